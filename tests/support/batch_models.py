@@ -76,11 +76,6 @@ class Loss(nn.Module):
         return nn.functional.cross_entropy(z, y), nn.functional.mse_loss(z, z * 2), z.argmax(-1)
 
 
-def branches():
-    model, args = TwoTowers.with_inputs(channels=8, width=32, depth=2, image_size=8)
-    return model, args, {}
-
-
 GPT = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 100, "use_cache": False}
 GPT |= {"bos_token_id": None, "eos_token_id": None}
 LLAMA = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -92,121 +87,95 @@ DEEPSEEK |= {"first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 4, "t
 DEEPSEEK |= {"num_experts_per_tok": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8}
 DEEPSEEK |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
 T5 = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "d_kv": 8, "vocab_size": 100}
+T5 |= {"use_cache": False}
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 5}
+VIT = {"image_size": 32, "patch_size": 8, **BERT}
+SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2]}
+SWIN |= {"num_heads": [2, 4], "window_size": 4}
+CONVNEXT = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
+MAMBA = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+MAMBA |= {"use_cache": False}
 WHISPER = {"vocab_size": 100, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
 WHISPER |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
 WHISPER |= {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_source_positions": 16}
 WHISPER |= {"use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 WHISPER |= {"decoder_start_token_id": 1}
+MASK = torch.ones(BATCH, 10, dtype=torch.long).tril(6)
 
 
-def _gpt2():
-    return hf("GPT2LMHeadModel", "GPT2Config", **GPT), (), {"input_ids": tokens(10)}
+def decoder_ids():
+    return {"decoder_input_ids": tokens(6)}
 
 
-def _gpt2_mask():
-    mask = torch.ones(BATCH, 10, dtype=torch.long).tril(6)
-    inputs = {"input_ids": tokens(10), "attention_mask": mask}
-    return hf("GPT2LMHeadModel", "GPT2Config", **GPT), (), inputs
+def ids():
+    return {"input_ids": tokens(10)}
 
 
-def _bert():
-    return hf("BertModel", "BertConfig", vocab_size=100, **BERT), (), {"input_ids": tokens(10)}
+def pixels(size=32):
+    return {"pixel_values": images(size)}
 
 
-def _t5():
-    inputs = {"input_ids": tokens(10), "decoder_input_ids": tokens(6)}
-    return hf("T5ForConditionalGeneration", "T5Config", use_cache=False, **T5), (), inputs
+TRANSFORMERS = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT, ids),
+    "gpt2-mask": ("GPT2LMHeadModel", "GPT2Config", GPT, lambda: {**ids(), "attention_mask": MASK}),
+    "bert": ("BertModel", "BertConfig", {"vocab_size": 100, **BERT}, ids),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5, lambda: {**ids(), **decoder_ids()}),
+    "resnet": ("ResNetForImageClassification", "ResNetConfig", RESNET, pixels),
+    "vit": ("ViTForImageClassification", "ViTConfig", VIT, pixels),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA, ids),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {"num_local_experts": 4, **LLAMA}, ids),
+    "deepseek": ("DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, ids),
+    "swin": ("SwinForImageClassification", "SwinConfig", SWIN, pixels),
+    "convnext": ("ConvNextForImageClassification", "ConvNextConfig", CONVNEXT, lambda: pixels(64)),
+    "whisper": (
+        *("WhisperModel", "WhisperConfig", WHISPER),
+        lambda: {"input_features": torch.randn(BATCH, 8, 32), **decoder_ids()},
+    ),
+    "mamba": ("MambaForCausalLM", "MambaConfig", MAMBA, lambda: {"input_ids": tokens(5)}),
+}
 
 
-def _resnet():
-    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 5}
-    model = hf("ResNetForImageClassification", "ResNetConfig", **sizes)
-    return model, (), {"pixel_values": images(32)}
+def transformer(name):
+    """A model of the library, as it is made, and its inputs."""
+    kind, config, changes, inputs = TRANSFORMERS[name]
+    return hf(kind, config, **changes), (), inputs()
 
 
-def _vit():
-    model = hf("ViTForImageClassification", "ViTConfig", image_size=32, patch_size=8, **BERT)
-    return model, (), {"pixel_values": images(32)}
+def lstm():
+    return Recurrent(nn.LSTM), (tokens(7, 50),), {}
 
 
-def _llama():
-    return hf("LlamaForCausalLM", "LlamaConfig", **LLAMA), (), {"input_ids": tokens(10)}
-
-
-def _mixtral():
-    model = hf("MixtralForCausalLM", "MixtralConfig", num_local_experts=4, **LLAMA)
-    return model, (), {"input_ids": tokens(10)}
-
-
-def _deepseek():
-    return (
-        hf("DeepseekV3ForCausalLM", "DeepseekV3Config", **DEEPSEEK),
-        (),
-        {"input_ids": tokens(10)},
-    )
-
-
-def _swin():
-    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2]}
-    sizes |= {"num_heads": [2, 4], "window_size": 4}
-    return hf("SwinForImageClassification", "SwinConfig", **sizes), (), {"pixel_values": images(32)}
-
-
-def _convnext():
-    sizes = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
-    model = hf("ConvNextForImageClassification", "ConvNextConfig", **sizes)
-    return model, (), {"pixel_values": images(64)}
-
-
-def _whisper():
-    inputs = {"input_features": torch.randn(BATCH, 8, 32), "decoder_input_ids": tokens(6)}
-    return hf("WhisperModel", "WhisperConfig", **WHISPER), (), inputs
-
-
-def _mamba():
-    sizes = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
-    model = hf("MambaForCausalLM", "MambaConfig", use_cache=False, **sizes)
-    return model, (), {"input_ids": tokens(5)}
-
-
-def _encoder():
+def encoder():
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     return nn.TransformerEncoder(layer, 2), (torch.randn(BATCH, 6, 16),), {}
 
 
-def _transformer():
+def seq2seq():
     inputs = torch.randn(BATCH, 6, 16), torch.randn(BATCH, 5, 16)
     return nn.Transformer(16, 4, 1, 1, 32, batch_first=True), inputs, {}
 
 
-_FACTORIES = {
-    "gpt2": _gpt2,
-    "gpt2-mask": _gpt2_mask,
-    "bert": _bert,
-    "t5": _t5,
-    "resnet": _resnet,
-    "vit": _vit,
-    "llama": _llama,
-    "mixtral": _mixtral,
-    "deepseek": _deepseek,
-    "swin": _swin,
-    "convnext": _convnext,
-    "whisper": _whisper,
-    "mamba": _mamba,
-    "lstm": lambda: (Recurrent(nn.LSTM), (tokens(7, 50),), {}),
+def branches():
+    model, args = TwoTowers.with_inputs(channels=8, width=32, depth=2, image_size=8)
+    return model, args, {}
+
+
+OTHERS = {
+    "lstm": lstm,
     "gru": lambda: (Recurrent(nn.GRU), (tokens(7, 50),), {}),
-    "encoder": _encoder,
-    "transformer": _transformer,
+    "encoder": encoder,
+    "transformer": seq2seq,
     "branches": branches,
     "layers": lambda: (Layers(), (images(8), tokens(5, 20), tokens(1, 4)[:, 0]), {}),
     "loss": lambda: (Loss(), (torch.randn(BATCH, 8), tokens(1, 5)[:, 0]), {}),
 }
+NAMES = (*TRANSFORMERS, *OTHERS)
 
 
 def build(name):
     """A model in evaluation mode with weights that differ, and its inputs."""
     torch.manual_seed(0)
-    model, args, kwargs = _FACTORIES[name]()
+    model, args, kwargs = transformer(name) if name in TRANSFORMERS else OTHERS[name]()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -218,9 +187,6 @@ def captured_model(name):
     """Such a model, its inputs and its graph, made once for all that only read them."""
     model, args, kwargs = build(name)
     return model, args, kwargs, capture(model, args, kwargs)
-
-
-NAMES = tuple(_FACTORIES)
 
 
 def small_gpt2():

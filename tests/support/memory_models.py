@@ -4,93 +4,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-
-def _hf():
-    import transformers
-
-    return transformers
+from tests.support import batch_models
 
 
 def _tokens(batch, length, vocabulary):
     return torch.randint(0, vocabulary, (batch, length))
-
-
-def gpt2():
-    hf = _hf()
-    config = hf.GPT2Config(
-        n_layer=2, n_embd=32, n_head=4, vocab_size=101, n_positions=64, use_cache=False,
-        bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    return hf.GPT2LMHeadModel(config), (), {"input_ids": _tokens(2, 16, 101)}
-
-
-def bert():
-    hf = _hf()
-    config = hf.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        vocab_size=101, max_position_embeddings=64,
-    )  # fmt: skip
-    inputs = {"input_ids": _tokens(2, 16, 101), "attention_mask": torch.ones(2, 16).long()}
-    return hf.BertModel(config), (), inputs
-
-
-def t5():
-    hf = _hf()
-    config = hf.T5Config(
-        d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=101, use_cache=False
-    )
-    inputs = {"input_ids": _tokens(2, 12, 101), "decoder_input_ids": _tokens(2, 8, 101)}
-    return hf.T5ForConditionalGeneration(config), (), inputs
-
-
-def llama():
-    hf = _hf()
-    config = hf.LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=101, use_cache=False,
-    )  # fmt: skip
-    return hf.LlamaForCausalLM(config), (), {"input_ids": _tokens(2, 16, 101)}
-
-
-def llama_bf16():
-    model, args, kwargs = llama()
-    return model.to(torch.bfloat16), args, kwargs
-
-
-def vit():
-    hf = _hf()
-    config = hf.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        image_size=32, patch_size=8, num_labels=10,
-    )  # fmt: skip
-    return hf.ViTForImageClassification(config), (), {"pixel_values": torch.randn(2, 3, 32, 32)}
-
-
-def swin():
-    hf = _hf()
-    config = hf.SwinConfig(
-        image_size=32, patch_size=2, embed_dim=16, depths=[1, 2], num_heads=[2, 4], window_size=4,
-        num_labels=5,
-    )  # fmt: skip
-    return hf.SwinForImageClassification(config), (), {"pixel_values": torch.randn(1, 3, 32, 32)}
-
-
-def resnet():
-    hf = _hf()
-    config = hf.ResNetConfig(
-        embedding_size=8, hidden_sizes=[16, 32], depths=[1, 2], layer_type="basic", num_labels=10
-    )
-    return hf.ResNetForImageClassification(config), (), {"pixel_values": torch.randn(2, 3, 32, 32)}
-
-
-def convnext():
-    hf = _hf()
-    config = hf.ConvNextConfig(hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 2, 1], num_labels=10)
-    return (
-        hf.ConvNextForImageClassification(config),
-        (),
-        {"pixel_values": torch.randn(1, 3, 32, 32)},
-    )
 
 
 class MixtureOfExperts(nn.Module):
@@ -111,26 +29,6 @@ class MixtureOfExperts(nn.Module):
             weight = (top * (chosen == index)).sum(-1, keepdim=True)
             total = total + weight * down(functional.silu(up(x)))
         return total
-
-
-def mixtral():
-    return MixtureOfExperts(), (torch.randn(2, 8, 16),), {}
-
-
-class Tagger(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(50, 12)
-        self.lstm = nn.LSTM(12, 16, num_layers=2, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(32, 5)
-
-    def forward(self, tokens):
-        hidden, (last, _) = self.lstm(self.embed(tokens))
-        return self.head(hidden), last
-
-
-def lstm():
-    return Tagger(), (_tokens(3, 7, 50),), {}
 
 
 def convnet():
@@ -175,10 +73,6 @@ class Views(nn.Module):
         return mixed @ weight, tail.unsqueeze(0), x[1:], self.scale.view(4, 4)
 
 
-def views():
-    return Views(), (torch.randn(8, 16),), {}
-
-
 class Tuples(nn.Module):
     """Results of which some are never read, and several outputs."""
 
@@ -194,10 +88,6 @@ class Tuples(nn.Module):
         unread = y * 2  # noqa: F841
         mean, variance = torch.var_mean(one @ three.t(), 1)
         return {"a": [mean, variance], "b": (values, places, 3, None)}
-
-
-def tuples():
-    return Tuples(), (torch.randn(6, 12),), {}
 
 
 class Cache(nn.Module):
@@ -218,10 +108,6 @@ class Cache(nn.Module):
         return scores.softmax(-1) @ self.values, self.keys[:, :4]
 
 
-def cache():
-    return Cache(), (torch.randn(2, 4, 16), torch.arange(4)), {}
-
-
 class Casts(nn.Module):
     def __init__(self):
         super().__init__()
@@ -234,10 +120,6 @@ class Casts(nn.Module):
         y = self.linear(x)
         z = self.norm(y.float()) + x
         return functional.softmax(y, -1, dtype=torch.float32), z.double().sum(0).half()
-
-
-def casts():
-    return Casts(), (_tokens(6, 5, 40),), {}
 
 
 class Tied(nn.Module):
@@ -254,10 +136,6 @@ class Tied(nn.Module):
     def forward(self, tokens):
         x = self.mid(self.embed(tokens)).relu()
         return self.head(x), x @ self.slice.t()
-
-
-def tied():
-    return Tied(), (_tokens(2, 9, 30),), {}
 
 
 class GradFree(nn.Module):
@@ -277,37 +155,28 @@ class GradFree(nn.Module):
         return self.head(self.body(y).sin() / scale)
 
 
-def grad_free():
-    return GradFree(), (torch.randn(5, 8),), {}
-
-
-MODELS = {
-    "gpt2": gpt2,
-    "bert": bert,
-    "t5": t5,
-    "llama": llama,
-    "llama-bf16": llama_bf16,
-    "mixtral": mixtral,
-    "vit": vit,
-    "swin": swin,
-    "resnet": resnet,
-    "convnext": convnext,
-    "lstm": lstm,
+TRANSFORMERS = ("gpt2", "bert", "t5", "llama", "llama-bf16", "vit", "swin", "resnet", "convnext")
+OTHERS = {
+    "mixtral": lambda: (MixtureOfExperts(), (torch.randn(2, 8, 16),), {}),
+    "lstm": batch_models.lstm,
     "convnet": convnet,
     "dropout": dropout,
     "encoder": encoder,
-    "views": views,
-    "tuples": tuples,
-    "cache": cache,
-    "casts": casts,
-    "tied": tied,
-    "grad-free": grad_free,
+    "views": lambda: (Views(), (torch.randn(8, 16),), {}),
+    "tuples": lambda: (Tuples(), (torch.randn(6, 12),), {}),
+    "cache": lambda: (Cache(), (torch.randn(2, 4, 16), torch.arange(4)), {}),
+    "casts": lambda: (Casts(), (_tokens(6, 5, 40),), {}),
+    "tied": lambda: (Tied(), (_tokens(2, 9, 30),), {}),
+    "grad-free": lambda: (GradFree(), (torch.randn(5, 8),), {}),
 }
+MODELS = (*TRANSFORMERS, *OTHERS)
 INFERENCE_ONLY = ("cache",)
 """They write to buffers what autograd would have to keep from one step to the next."""
-TRANSFORMERS = ("gpt2", "bert", "t5", "llama", "llama-bf16", "vit", "swin", "resnet", "convnext")
 
 
 def build(name):
     torch.manual_seed(0)
-    return MODELS[name]()
+    if name in OTHERS:
+        return OTHERS[name]()
+    model, args, kwargs = batch_models.transformer(name.removesuffix("-bf16"))
+    return model.to(torch.bfloat16) if name.endswith("-bf16") else model, args, kwargs

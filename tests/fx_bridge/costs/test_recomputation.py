@@ -18,6 +18,7 @@ from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import Device, problem_from_digraph
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
+from tests.support.batch_models import GPT, hf
 
 
 class ResidualBlock(nn.Module):
@@ -49,18 +50,8 @@ def convolutional():
 
 
 def gpt2():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
-        n_layer=2,
-        n_embd=16,
-        n_head=2,
-        vocab_size=50,
-        use_cache=False,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    model = transformers.GPT2LMHeadModel(config).train()
-    return model, lambda: (torch.randint(0, 50, (2, 8)),)
+    model = hf("GPT2LMHeadModel", "GPT2Config", **GPT).train()
+    return model, lambda: (torch.randint(0, 100, (2, 8)),)
 
 
 class Views(nn.Module):

@@ -136,7 +136,7 @@ class Tied(nn.Module):
 
 def hf(name):
     def build():
-        model, args, kwargs = memory_models.MODELS[name]()
+        model, args, kwargs = memory_models.build(name)
         return model.train(), (*args, *kwargs.values())
 
     return build

@@ -11,6 +11,7 @@ from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
+from tests.support.batch_models import GPT, T5, hf
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import check, check_random_plans, cut_at, plan_of
@@ -292,19 +293,9 @@ def test_contiguous_splits_of_graphs_with_symbolic_sizes():
 
 
 def test_gpt2():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
-        n_layer=2,
-        n_embd=16,
-        n_head=2,
-        vocab_size=50,
-        n_positions=16,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
-    tokens = torch.randint(0, 50, (2, 8))
-    kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    model = hf("GPT2LMHeadModel", "GPT2Config", **GPT).eval()
+    tokens = torch.randint(0, 100, (2, 8))
+    kwargs = {"input_ids": tokens, "labels": tokens}
     captured, interleaved = check_random_plans(model, (), kwargs, plans=4)
     assert interleaved
     split = split_by_plan(captured, cut_at(captured, 50))
@@ -316,16 +307,10 @@ def test_gpt2():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_t5(training):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.T5Config(
-        num_layers=1, d_model=16, d_kv=8, d_ff=16, num_heads=2, vocab_size=40
-    )
-    model = transformers.T5ForConditionalGeneration(config).train(training)
-    kwargs = {
-        "input_ids": torch.randint(0, 40, (2, 6)),
-        "decoder_input_ids": torch.randint(0, 40, (2, 5)),
-        "use_cache": False,
-    }
+    config = T5 | {"num_layers": 1}
+    model = hf("T5ForConditionalGeneration", "T5Config", **config).train(training)
+    names = ("input_ids", 6), ("decoder_input_ids", 5)
+    kwargs = {name: torch.randint(0, 100, (2, count)) for name, count in names}
     captured = capture(model, (), kwargs)
     groups = colocation_groups(captured)
     for seed in range(2):
