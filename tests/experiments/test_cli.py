@@ -57,23 +57,31 @@ def saved(tmp_path_factory):
     return path
 
 
-"""Command lines that need no model, by the code that they exit with."""
+SCRIPT = """
+import json, shlex, sys
+from experiments.cli import main
+lines, heavy = map(json.loads, sys.argv[1:])
+for code, line in lines:
+    try:
+        found = main(shlex.split(line))
+    except SystemExit as error:
+        found = error.code
+    loaded = set(heavy) & set(sys.modules)
+    if found != code or loaded:
+        sys.exit(f"{line}: {found}, {loaded}")
+"""
+
+
+def loads_none(heavy, lines):
+    """Tests that command lines end as they should in a process that loads no heavy module."""
+    words = [sys.executable, "-c", SCRIPT, json.dumps(lines), json.dumps(heavy)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_needs_no_model_loads_no_torch(saved):
-    script = (
-        "import json, shlex, sys\nfrom experiments.cli import main\n"
-        "for code, lines in json.loads(sys.argv[1]):\n"
-        "    for line in lines:\n"
-        "        try:\n            found = main(shlex.split(line))\n"
-        "        except SystemExit as error:\n            found = error.code\n"
-        "        heavy = {'torch', 'ortools', 'transformers'} & set(sys.modules)\n"
-        "        if heavy or found != code:\n            sys.exit(f'{line}: {found}, {heavy}')\n"
-    )
-    lines = [(code, [line.format(saved=saved) for line in of]) for code, of in LIGHT.items()]
-    words = [sys.executable, "-c", script, json.dumps(lines)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    lines = [(code, line.format(saved=saved)) for code, of in LIGHT.items() for line in of]
+    loads_none(["torch", "ortools", "transformers"], lines)
 
 
 def test_saved_problems_load_no_torch(saved, tmp_path):
@@ -86,15 +94,7 @@ def test_saved_problems_load_no_torch(saved, tmp_path):
         f"report {report / 'results.json'}",
         f"generate layered --operators 20 --out {tmp_path / 'made.json'}",
     ]
-    script = (
-        "import shlex, sys\nfrom experiments.cli import main\n"
-        "for line in sys.argv[1:]:\n"
-        "    code = main(shlex.split(line))\n"
-        "    if code or {'torch', 'transformers'} & set(sys.modules):\n"
-        "        sys.exit(f'{line}: {code}')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, *lines], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    loads_none(["torch", "transformers"], [(0, line) for line in lines])
 
 
 def test_python_dash_m_is_the_command(tmp_path):
@@ -106,20 +106,18 @@ def test_python_dash_m_is_the_command(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_cuts_and_pins_of_modules_and_operators(saved, capsys):
-    words = ["--cut-after", "2", "--pin", "0=cuda:1,cuda:2", "--pin", "8=2", "--json"]
-    assert main(["plan", "mlp", "--devices", "3x1GiB", *words]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["status"] == "optimal"
-    order, assignment = answer["device_order"], answer["assignment"]
+def test_cuts_and_pins_of_modules_and_operators(saved, answer):
+    words = ["--cut-after", "2", "--pin", "0=cuda:1,cuda:2", "--pin", "8=2"]
+    found = answer(["plan", "mlp", "--devices", "3x1GiB", *words])
+    assert found["status"] == "optimal"
+    order, assignment = found["device_order"], found["assignment"]
     stage = {name: order.index(device) for name, device in assignment.items()}
     assert stage["linear_1"] < stage["linear_2"]
     assert stage["linear_4"] == 2
     assert assignment["linear"] in ("cuda:1", "cuda:2")
     # A saved problem has operators, and may need the chunks for its cuts.
     cuts = [word for name in ("linear", "linear_1", "linear_2") for word in ("--cut-after", name)]
-    assert main(["plan", str(saved), *cuts, "--chunks", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "optimal"
+    assert answer(["plan", str(saved), *cuts, "--chunks", "2"])["status"] == "optimal"
 
 
 def test_plan_shows_greedy_beside_optimal_and_saves(tmp_path, capsys):
@@ -133,37 +131,32 @@ def test_plan_shows_greedy_beside_optimal_and_saves(tmp_path, capsys):
     assert len(plan.assignment) == 9
 
 
-def test_solve_prints_json_and_writes_the_plan(saved, tmp_path, capsys):
+def test_solve_prints_json_and_writes_the_plan(saved, tmp_path, answer):
     out = tmp_path / "plan.json"
-    assert main(["solve", str(saved), "--json", "--out", str(out)]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    found = answer(["solve", str(saved), "--out", str(out)])
     wanted = {"status", "objective", "objective_bound", "gap", "wall_time_s", "solver"}
-    assert wanted | {"assignment", "devices"} <= set(answer)
+    assert wanted | {"assignment", "devices"} <= set(found)
     problem = load_problem(saved)
-    assert set(answer["assignment"]) == {op.name for op in problem.operators}
-    assert [device["name"] for device in answer["devices"]] == ["cuda:0", "cuda:1", "cuda:2"]
-    assert dict(load_plan(out).assignment) == answer["assignment"]
+    assert set(found["assignment"]) == {op.name for op in problem.operators}
+    assert [device["name"] for device in found["devices"]] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert dict(load_plan(out).assignment) == found["assignment"]
 
 
-def test_a_plan_file_says_by_which_regions_operators_run_again(tmp_path, capsys):
+def test_a_plan_file_says_by_which_regions_operators_run_again(tmp_path, capsys, answer):
     out, saved = str(tmp_path / "plan.json"), str(tmp_path / "problem.json")
     words = ["mlp", "--devices", "2x1GB", "--memory-model", "training"]
     asked = ["--recompute", "all", "--recompute", "2=never", "--regions", "[04]"]
 
-    def answer(*command):
-        assert main([*command, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    found = answer("plan", *words, "--solver", "chain", *asked, "--out", out)
+    found = answer(["plan", *words, "--solver", "chain", *asked, "--out", out])
     plan = load_plan(out)
     assert found["recomputed"] == sorted(plan.recomputed)
     assert {"linear", "relu"} <= plan.recomputed and "linear_1" not in plan.recomputed
     # The last layer that is named ends with its module.
     starts = ["linear", "linear_2", "relu_2"]
     assert found["region_starts"] == list(plan.region_starts) == starts
-    assert answer("split", "mlp", "--plan", out)["equal"] is True
+    assert answer(["split", "mlp", "--plan", out])["equal"] is True
     score = ["score", out, *words, "--recompute", "auto"]
-    assert answer(*score)["feasible"] is True
+    assert answer(score)["feasible"] is True
     assert main([*score, "--regions", "2"]) == EXIT_NO_PLAN
     assert "broken: a region begins at operator 'linear_1' in the problem, but not in the plan" in (
         capsys.readouterr().out
@@ -175,16 +168,8 @@ def test_a_plan_file_says_by_which_regions_operators_run_again(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
-def test_every_solver_can_be_chosen(saved, solver, capsys):
-    assert main(["solve", str(saved), "--solver", solver, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["solver"] == solver
-
-
-def test_objectives_are_lexicographic(saved, capsys):
-    assert main(["solve", str(saved), "--objective", "devices,transfer", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert list(answer["objectives"]) == ["devices", "transfer"]
-    assert answer["objectives"]["devices"] == 2
+def test_every_solver_can_be_chosen(saved, solver, answer):
+    assert answer(["solve", str(saved), "--solver", solver])["solver"] == solver
 
 
 def test_compare_writes_the_report_and_survives_a_failing_model(
@@ -211,7 +196,7 @@ def test_compare_writes_the_report_and_survives_a_failing_model(
 
 
 def test_a_report_of_results_that_exist(
-    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Path, tmp_path: Path, capsys, refuses, answer
 ) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     words = ["compare", str(saved), "--planner", "greedy", "--planner", "chain"]
@@ -225,56 +210,38 @@ def test_a_report_of_results_that_exist(
         for folder in folders
     )
     assert first == second
-    assert main(["report", results, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "fxpartition.study"
-    assert main(["report", str(saved)]) == 2
-    assert "expected 'fxpartition.study'" in capsys.readouterr().err
+    assert answer(["report", results])["schema"] == "fxpartition.study"
+    refuses(["report", str(saved)], "expected 'fxpartition.study'")
 
 
 BAD_INPUT = [
     (["plan", "mlp"], "--devices is missing"),
-    (["plan", "mlp", "--devices", ""], "device list is empty"),
     (["report", ""], "RESULTS is empty; write a name such as results.sqlite"),
     (["plan", "mlp", "--devices", "0GiB"], "memory is 0GiB"),
     (["plan", "mlp", "--devices", "4x24"], "has no unit"),
     (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
     (["plan", "mlp", "--devices", "no.toml"], "cannot read no.toml"),
     (["plan", "mlp", "--devices", "1GiB", "--link", "fast"], "not a bandwidth"),
-    (
-        ["plan", "mlp", "--devices", "1GiB", "--objective", "speed"],
-        "--objective: 'speed' is unknown",
-    ),
-    (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "--objective: '' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", "fast"], "--objective: 'fast' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
-    (
-        ["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"],
-        "--memory-model is 'all'; write one of weights, inference, training; see: ",
-    ),
-    (["plan", "mlp", "--schedule", ""], "--schedule is ''; write one of gpipe, 1f1b"),
+    (["plan", "mlp", "--memory-model", "all"], "is 'all'; write one of weights, inference, trai"),
     (["plan", "mlp", "--optimizer", "lion"], "--optimizer is 'lion'; write one of sgd, mom"),
     (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--without", "x"], "--without: step 'x' is unknown; "),
-    (["solve", "no.json", "--without", "x"], "--without: step 'x' is unknown; write one of"),
-    (["compare", "mlp", "--without", "x"], "--without: step 'x' is unknown; write one of"),
     (["run", "mlp", "--steps", "3"], "no option --steps, which is one of plan, serve, solve"),
-    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "0"], "positive number of seconds"),
     (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
-    (["plan", "mlp", "--devices", "1GiB", "--workers", "0"], "whole number of at least 1"),
     (["plan", "mlp", "--devices", "1GiB", "--out", "no/such/plan.json"], "there is no folder"),
     (["plan", "mlp", "--devices", "1GiB", "--out", "."], "is a folder"),
-    (["plan", "gtp2", "--devices", "1GiB"], "did you mean gpt2"),
     (["plan", "nothing_here:make", "--devices", "1GiB"], "cannot import nothing_here"),
     (["plan", "empty_model:make", "--devices", "1GiB"], "no operators"),
     (["plan", "odd_model:make", "--devices", "1GiB"], "error: "),
     (["plan"], "Missing argument"),
     (["plan", "mlp", "--device", "1GiB"], "No such option"),
-    (["solve", "no.json"], "cannot read no.json"),
     (["solve", "."], "is a folder, not a file"),
     (["solve", "broken.json"], "not valid JSON"),
     (["solve", "list.json"], "not an object"),
     (["solve", "none.json"], "no operators"),
     (["split", "mlp", "--plan", "no.json"], "cannot read no.json"),
-    (["split", "mlp", "--plan", "list.json"], "not an object"),
     (["split", "mlp", "--plan", "other_plan.json"], "error: "),
     (["split", "none.json", "--plan", "no.json"], "is a saved problem; name a model that can be"),
     (["export", "mlp", "--devices", "1GiB"], "Missing option"),
@@ -282,7 +249,6 @@ BAD_INPUT = [
     (["compare", "mlp", "--quick"], "--quick has models of its own"),
     (["compare", "mlp", "--out", "list.json"], "give --out a folder"),
     (["compare", "mlp", "--planner", "fast"], "planner 'fast' is unknown"),
-    (["compare", "mlp", "--devices", "4x24"], "has no unit"),
     (["compare", "empty_model:make"], "no model could be compared"),
     (["pla"], "No such command"),
 ]
@@ -316,15 +282,9 @@ def scene(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "says"), BAD_INPUT, ids=[" ".join(words) for words, _ in BAD_INPUT]
 )
-def test_bad_input_is_one_line_and_exit_code_2(scene, words, says, capsys):
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    lines = [line for line in error.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, error
-    assert says in lines[0]
-    assert "Traceback" not in error
+def test_bad_input_is_one_line_and_exit_code_2(scene, words, says, refuses):
     # Before the error there may be progress, one line each; after it, nothing.
-    assert error.splitlines()[-1] == lines[0]
+    refuses(words, says)
 
 
 def test_ctrl_c_is_one_line_and_130(saved, capsys, monkeypatch):
@@ -346,10 +306,7 @@ def test_a_report_stays_when_a_later_run_is_refused(scene):
 
 
 def test_a_model_cannot_end_the_program_or_print_into_an_answer(
-    saved,
-    tmp_path,
-    monkeypatch,
-    capsys,
+    saved, tmp_path, monkeypatch, capsys, answer
 ):
     (tmp_path / "talkative_of_test.py").write_text(
         "import sys, torch\nprint('imported')\n"
@@ -371,8 +328,7 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
     (tmp_path / "quitting_of_test.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     devices = ["--devices", "1MB"]
-    assert main(["plan", "talkative_of_test:loud", *devices, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "optimal"
+    assert answer(["plan", "talkative_of_test:loud", *devices])["status"] == "optimal"
     for model, says in (
         ("quitting_of_test:make", "module quitting_of_test calls sys.exit(0)"),
         ("talkative_of_test:quits", "calls sys.exit(7)"),
@@ -387,8 +343,7 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         assert captured.out == ""
         assert says in captured.err.splitlines()[-1]
     words = ["compare", "talkative_of_test:quits", "talkative_of_test:quits_later", str(saved)]
-    assert main([*words, "talkative_of_test:loud", "--planner", "greedy", "--json", *devices]) == 0
-    data = json.loads(capsys.readouterr().out)
+    data = answer([*words, "talkative_of_test:loud", "--planner", "greedy", *devices])
     reasons = [model["reason"] for model in data["models"]]
     assert ["sys.exit(7)" in reason for reason in reasons] == [True, True, False, False]
 

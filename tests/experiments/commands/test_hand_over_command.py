@@ -31,14 +31,13 @@ def plan(tmp_path_factory):
 @pytest.mark.parametrize(
     ("program", "form"), [("accelerate", "device-map"), ("split-spec", "split-spec")]
 )
-def test_what_is_handed_over_has_the_same_score(plan, program, form, tmp_path, capsys):
+def test_what_is_handed_over_has_the_same_score(plan, program, form, tmp_path, capsys, answer):
     out = str(tmp_path / "out.json")
     assert main(["hand-over", plan, "mlp", "--to", program, "--out", out]) == 0
     assert f"wrote {out}" in capsys.readouterr().out
     scores = []
     for path in (plan, out):
-        assert main(["score", path, "mlp", "--devices", "2x500KB", "--json"]) == 0
-        scores.append(json.loads(capsys.readouterr().out))
+        scores.append(answer(["score", path, "mlp", "--devices", "2x500KB"]))
     assert [score["format"] for score in scores] == ["plan", form]
     assert scores[0]["assignment"] == scores[1]["assignment"]
     assert scores[0]["values"] == scores[1]["values"]
@@ -56,12 +55,6 @@ def swapped(tmp_path_factory):
     return str(path), ["--devices", "6KB@h100-sxm,2KB@l4"]
 
 
-def values_of(capsys, path, devices, *form):
-    capsys.readouterr()
-    assert main(["score", path, SMALL, *devices, *form, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.parametrize(
     "program",
     samples(
@@ -69,20 +62,22 @@ def values_of(capsys, path, devices, *form):
         {"split-spec", "vllm"},
     ),
 )
-def test_what_is_handed_over_is_on_the_devices_of_the_plan(program, swapped, tmp_path, capsys):
+def test_what_is_handed_over_is_on_the_devices_of_the_plan(
+    program, swapped, tmp_path, capsys, answer
+):
     """Tests a plan that breaks a limit in any other order of the devices."""
     plan, devices = swapped
-    expected = values_of(capsys, plan, devices)
+    expected = answer(["score", plan, SMALL, *devices])
     out = str(tmp_path / "out")
-    assert main(["hand-over", plan, SMALL, "--to", program, "--out", out, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["devices"] == ["cuda:1", "cuda:0"]
+    words = ["hand-over", plan, SMALL, "--to", program, "--out", out]
+    assert answer(words)["devices"] == ["cuda:1", "cuda:0"]
     form = [] if program == "split-spec" else ["--format", program]
-    found = values_of(capsys, out, devices, *form)
+    found = answer(["score", out, SMALL, *devices, *form])
     assert found["assignment"] == expected["assignment"]
     assert found["device_order"] == ["cuda:1", "cuda:0"]
     assert found["values"] == expected["values"]
     assert found["notes"] == []
-    assert main(["hand-over", plan, SMALL, "--to", program, "--out", out]) == 0
+    assert main(words) == 0
     told = capsys.readouterr()
     assert told.out.endswith("; CUDA_VISIBLE_DEVICES=1,0\n")
     assert "another stage" not in told.err
@@ -100,12 +95,10 @@ def test_flagscale_says_its_devices(swapped, tmp_path, capsys):
     assert json.loads(Path(out).read_text())["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
-def test_it_is_noted_if_nothing_says_where_stages_run(swapped, tmp_path, capsys):
+def test_it_is_noted_if_nothing_says_where_stages_run(swapped, tmp_path, answer):
     (tmp_path / "spec.json").write_text('{"layers.1": "beginning"}')
     for given in ([str(tmp_path / "spec.json")], ["1,3", "--format", "tensorrt-llm"]):
-        words = ["score", *given, SMALL, "--devices", "6KB@h100-sxm,6KB@l4", "--json"]
-        assert main(words) == 0
-        (note,) = json.loads(capsys.readouterr().out)["notes"]
+        (note,) = answer(["score", *given, SMALL, "--devices", "6KB@h100-sxm,6KB@l4"])["notes"]
         assert note == "no devices are named, so that stages run on cuda:0, cuda:1"
 
 
@@ -170,7 +163,7 @@ def test_what_an_engine_is_told_is_a_proven_optimum(model, engine, devices, tmp_
     assert main(["score", "--format", engine, "7,8,9", model, *options]) == EXIT_BAD_INPUT
 
 
-def test_a_refusal_says_what_the_nearest_plan_costs(tmp_path, capsys):
+def test_a_refusal_says_what_the_nearest_plan_costs(tmp_path, capsys, refuses):
     """Tests a layer that is divided: a whole number of layers, as score judges it, is named."""
     model, devices = "tests.support.batch_models:small_gpt2", ["--devices", "2x400KB"]
     plan, out = str(tmp_path / "plan.json"), str(tmp_path / "words")
@@ -185,19 +178,15 @@ def test_a_refusal_says_what_the_nearest_plan_costs(tmp_path, capsys):
     cost = f"its bottleneck is {format_value('bottleneck', bottleneck_ns)}, "
     assert f"; the nearest is 1,4 layers on cuda:0,cuda:1; {cost}" in error
     assert len(error.splitlines()) == 1
-    assert main([*words, "--devices", "2x100KB"]) == EXIT_BAD_INPUT
-    assert "; it breaks a limit: device 'cuda:0' needs" in capsys.readouterr().err
-    assert main(words) == EXIT_BAD_INPUT
-    assert "fxpartition score prints its cost" in capsys.readouterr().err
+    refuses([*words, "--devices", "2x100KB"], "; it breaks a limit: device 'cuda:0' needs")
+    refuses(words, "fxpartition score prints its cost")
 
 
-def test_words_need_a_model(tmp_path, capsys):
+def test_words_need_a_model(tmp_path, refuses):
     saved = str(tmp_path / "problem.json")
     assert main(["export", "mlp", "--devices", "2x500KB", "--out", saved]) == 0
-    assert main(["score", "--format", "vllm", "1,1", saved]) == EXIT_BAD_INPUT
-    assert "words for vllm count the layers of a model" in capsys.readouterr().err
-    assert main(["plan", saved, "--for", "vllm"]) == EXIT_BAD_INPUT
-    assert "which knows no layers; --for needs a model" in capsys.readouterr().err
+    refuses(["score", "--format", "vllm", "1,1", saved], "words for vllm count the layers of a")
+    refuses(["plan", saved, "--for", "vllm"], "which knows no layers; --for needs a model")
 
 
 @pytest.mark.parametrize(
@@ -211,20 +200,15 @@ def test_words_need_a_model(tmp_path, capsys):
         (["missing.json", "--to", "split-spec"], "there is no file missing.json"),
     ],
 )
-def test_wrong_words_are_refused(plan, words, message, tmp_path, capsys):
-    assert main(["hand-over", plan, *words, "--out", str(tmp_path / "out")]) == EXIT_BAD_INPUT
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
+def test_wrong_words_are_refused(plan, words, message, tmp_path, refuses):
+    refuses(["hand-over", plan, *words, "--out", str(tmp_path / "out")], message)
 
 
-def test_a_saved_problem_and_another_graph_are_refused(plan, tmp_path, capsys):
+def test_a_saved_problem_and_another_graph_are_refused(plan, tmp_path, capsys, refuses):
     saved, other = str(tmp_path / "problem.json"), str(tmp_path / "other.json")
     assert main(["export", "mlp", "--devices", "2x500KB", "--out", saved]) == 0
     capsys.readouterr()
     words = ["--to", "accelerate", "--out", str(tmp_path / "out.json")]
-    assert main(["hand-over", plan, saved, *words]) == EXIT_BAD_INPUT
-    assert "is a saved problem; name a model that can be built" in capsys.readouterr().err
+    refuses(["hand-over", plan, saved, *words], "is a saved problem; name a model that can")
     save_plan(PartitionPlan({"nothing": "cuda:0"}, ("cuda:0",)), other)
-    assert main(["hand-over", other, "mlp", *words]) == EXIT_BAD_INPUT
-    assert "the plan has no device for operator" in capsys.readouterr().err
+    refuses(["hand-over", other, "mlp", *words], "the plan has no device for operator")

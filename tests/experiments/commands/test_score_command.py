@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.cli import main
-from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.problems.plan_files import FORMATS
 from fx_bridge import Costs
 from fx_bridge.capture.graph import capture
@@ -52,18 +52,13 @@ def problem(captured, memory_bytes, count=2, **settings):
     return problem_from_digraph(graph, devices, interconnect=PCIE, **settings)
 
 
-def answer(capsys, words, code=0):
-    assert main(words) == code
-    return json.loads(capsys.readouterr().out)
-
-
-def test_a_device_map_is_scored_against_the_optimum(captured, write, capsys):
+def test_a_device_map_is_scored_against_the_optimum(captured, write, capsys, answer):
     given = problem(captured, 20_000)
     plan = plan_from_device_map(captured, given.devices, MAP)
     expected = evaluate(given, plan)
     best = solve(given)
     words = ["score", write(MAP), MODEL, "--devices", "2x20KB"]
-    found = answer(capsys, [*words, "--json"])
+    found = answer(words)
     assert found["format"] == "device-map"
     assert found["assignment"] == dict(plan.assignment)
     assert found["feasible"] is True and found["violations"] == []
@@ -88,7 +83,7 @@ def test_a_device_map_is_scored_against_the_optimum(captured, write, capsys):
         assert part in text
 
 
-def test_every_form_of_one_plan_has_one_score(captured, write, tmp_path, capsys):
+def test_every_form_of_one_plan_has_one_score(captured, write, tmp_path, answer):
     given = problem(captured, 20_000)
     plan = plan_from_device_map(captured, given.devices, MAP)
     save_plan(plan, tmp_path / "saved.json")
@@ -101,8 +96,8 @@ def test_every_form_of_one_plan_has_one_score(captured, write, tmp_path, capsys)
     }
     assert set(files) == set(FORMATS)
     for form, path in files.items():
-        words = ["score", path, MODEL, "--devices", "2x20KB", "--json"]
-        found = answer(capsys, words)
+        words = ["score", path, MODEL, "--devices", "2x20KB"]
+        found = answer(words)
         assert found["format"] == form
         assert found["assignment"] == dict(plan.assignment), form
         assert found["values"]["transfer"] == evaluate(given, plan).transfer_bytes
@@ -110,34 +105,36 @@ def test_every_form_of_one_plan_has_one_score(captured, write, tmp_path, capsys)
             assert "'early' is cuda:0, 'late' is cuda:1" in found["notes"][0]
 
 
-def test_the_optimum_itself_has_no_gap(tmp_path, capsys):
+def test_the_optimum_itself_has_no_gap(tmp_path, capsys, answer):
     path = str(tmp_path / "plan.json")
     options = ["--devices", "2x5KB", "--objective", "bottleneck,transfer"]
     assert main(["plan", MODEL, *options, "--out", path]) == 0
     capsys.readouterr()
     assert main(["score", path, MODEL, *options]) == 0
     assert "no plan is better: it is a proven optimum" in capsys.readouterr().out
-    found = answer(capsys, ["score", path, MODEL, *options, "--json"])
+    found = answer(["score", path, MODEL, *options])
     assert found["gap"]["least"] == 0
     assert found["assignment"] == dict(load_plan(path).assignment)
 
 
-def test_a_later_objective_may_be_what_is_worse(captured, tmp_path, capsys):
+def test_a_later_objective_may_be_what_is_worse(captured, tmp_path, answer):
     """Equal in the devices used, worse in latency: the gap is that of the second."""
     given = problem(captured, 2**30, count=2)
     whole = PartitionPlan(dict.fromkeys(given.index_of, "cuda:0"), ("cuda:0",))
     save_plan(whole, tmp_path / "plan.json")
-    words = ["score", str(tmp_path / "plan.json"), MODEL, "--devices", "2x1GiB", "--json"]
-    found = answer(capsys, [*words, "--objective", "devices,transfer"])
+    words = ["score", str(tmp_path / "plan.json"), MODEL, "--devices", "2x1GiB"]
+    found = answer([*words, "--objective", "devices,transfer"])
     assert found["gap"]["least"] == 0
     split = plan_from_device_map(captured, given.devices, MAP)
     save_plan(split, tmp_path / "plan.json")
-    found = answer(capsys, [*words, "--objective", "transfer,latency"])
+    found = answer([*words, "--objective", "transfer,latency"])
     assert found["gap"]["objective"] == "transfer"
     assert found["gap"]["least"] is None and "the proven optimum is 0" in found["gap"]["text"]
 
 
-def test_without_a_proof_the_gap_is_between_two_numbers(captured, write, monkeypatch, capsys):
+def test_without_a_proof_the_gap_is_between_two_numbers(
+    captured, write, monkeypatch, capsys, answer
+):
     import dataclasses
 
     from experiments.commands import score as score_command
@@ -156,7 +153,7 @@ def test_without_a_proof_the_gap_is_between_two_numbers(captured, write, monkeyp
 
     monkeypatch.setattr(score_command, "solve_all", unproven)
     words = ["score", write(MAP), MODEL, "--devices", "2x20KB"]
-    found = answer(capsys, [*words, "--json"])
+    found = answer(words)
     value = found["values"]["bottleneck"]
     assert found["gap"]["proven"] is False
     assert found["gap"]["least"] == pytest.approx(value / found["best"]["objective"] - 1)
@@ -165,9 +162,9 @@ def test_without_a_proof_the_gap_is_between_two_numbers(captured, write, monkeyp
     assert "above the best possible (bound " in capsys.readouterr().out
 
 
-def test_a_plan_that_breaks_limits_ends_with_one(captured, write, capsys):
+def test_a_plan_that_breaks_limits_ends_with_one(captured, write, capsys, answer):
     words = ["score", write(MAP), MODEL, "--devices", DEVICES]
-    found = answer(capsys, [*words, "--json"], EXIT_NO_PLAN)
+    found = answer(words, EXIT_NO_PLAN)
     assert found["feasible"] is False
     assert "device 'cuda:0' needs" in found["violations"][0]
     assert found["gap"]["least"] is None
@@ -177,38 +174,42 @@ def test_a_plan_that_breaks_limits_ends_with_one(captured, write, capsys):
     assert "the plan breaks limits, so it has no gap" in text
 
 
-def test_modules_that_the_plan_divides_are_told(captured, write, capsys):
-    words = ["score", write({"": 0, "blocks.1.down": 1}), MODEL, "--devices", "2x20KB", "--json"]
-    found = answer(capsys, words)
+def test_modules_that_the_plan_divides_are_told(captured, write, answer):
+    words = ["score", write({"": 0, "blocks.1.down": 1}), MODEL, "--devices", "2x20KB"]
+    found = answer(words)
     assert "would read" in found["notes"][0] and "(and 2 more)" in found["notes"][0]
-    found = answer(capsys, [*words, "--keep-whole", "blocks.*"], EXIT_NO_PLAN)
+    found = answer([*words, "--keep-whole", "blocks.*"], EXIT_NO_PLAN)
     assert "module 'blocks.1' is kept whole" in found["violations"][-1]
 
 
-def test_data_that_comes_back_is_compared_with_plans_of_several_rounds(captured, write, capsys):
+def test_data_that_comes_back_is_compared_with_plans_of_several_rounds(captured, write, answer):
     back = MAP | {"head": 0}
-    words = ["score", write(back), MODEL, "--devices", "2x20KB", "--json"]
-    found = answer(capsys, words)
+    words = ["score", write(back), MODEL, "--devices", "2x20KB"]
+    found = answer(words)
     assert found["feasible"] is True
     assert max(found["chunks"].values()) == 1
     assert "plans with up to 2 stages on each" in found["notes"][0]
-    found = answer(capsys, [*words, "--chunks", "1"], EXIT_NO_PLAN)
+    found = answer([*words, "--chunks", "1"], EXIT_NO_PLAN)
     assert "has 2 chunks per device, but at most 1" in found["violations"][0]
 
 
-def test_a_saved_problem_can_score_plans(captured, write, tmp_path, capsys):
+def test_a_saved_problem_can_score_plans(captured, write, tmp_path, capsys, refuses, answer):
     saved = str(tmp_path / "problem.json")
     assert main(["export", MODEL, "--devices", "2x20KB", "--out", saved]) == 0
     plan = plan_from_device_map(captured, problem(captured, 20_000).devices, MAP)
     save_plan(plan, tmp_path / "plan.json")
     capsys.readouterr()
-    found = answer(capsys, ["score", str(tmp_path / "plan.json"), saved, "--json"])
+    found = answer(["score", str(tmp_path / "plan.json"), saved])
     assert found["assignment"] == dict(plan.assignment)
     path = write(MAP, "map.json")
-    assert main(["score", path, saved, "--format", "device-map"]) == EXIT_BAD_INPUT
-    assert "give the model in the place of a saved problem" in capsys.readouterr().err
-    assert main(["score", path, saved, "--keep-whole", "head"]) == EXIT_BAD_INPUT
-    assert "knows no modules; --keep-whole needs a model" in capsys.readouterr().err
+    refuses(
+        ["score", path, saved, "--format", "device-map"],
+        "give the model in the place of a",
+    )
+    refuses(
+        ["score", path, saved, "--keep-whole", "head"],
+        "no modules; --keep-whole needs a model",
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,26 +223,23 @@ def test_a_saved_problem_can_score_plans(captured, write, tmp_path, capsys):
         ([1], ["--format", "tags"], "is no tags: it holds no object"),
     ],
 )
-def test_what_is_no_plan_is_refused(content, options, message, write, capsys):
+def test_what_is_no_plan_is_refused(content, options, message, write, refuses):
     path = write(content)
-    assert main(["score", path, MODEL, "--devices", "2x20KB", *options]) == EXIT_BAD_INPUT
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
+    error = refuses(["score", path, MODEL, "--devices", "2x20KB", *options], message)
     if "--format" not in options or "yaml" not in options:
         assert "plan.json" in error
 
 
-def test_plans_of_other_graphs_and_missing_files_are_refused(tmp_path, capsys):
+def test_plans_of_other_graphs_and_missing_files_are_refused(tmp_path, refuses):
     save_plan(PartitionPlan({"nothing": "cuda:0"}, ("cuda:0",)), tmp_path / "plan.json")
     words = ["score", str(tmp_path / "plan.json"), MODEL, "--devices", "2x20KB"]
-    assert main(words) == EXIT_BAD_INPUT
-    assert "plan.json: the plan has no device for operator" in capsys.readouterr().err
-    assert main(["score", "missing.json", MODEL, "--devices", "2x20KB"]) == EXIT_BAD_INPUT
-    assert "there is no file missing.json; write the path of a plan" in capsys.readouterr().err
+    refuses(words, "plan.json: the plan has no device for operator")
+    refuses(
+        ["score", "missing.json", MODEL, "--devices", "2x20KB"],
+        "there is no file missing.json; write",
+    )
 
 
-def test_more_tags_than_devices_are_refused(captured, write, capsys):
+def test_more_tags_than_devices_are_refused(captured, write, refuses):
     tags = {node.name: f"tag {at // 9}" for at, node in enumerate(captured.operators)}
-    assert main(["score", write(tags), MODEL, "--devices", "2x20KB"]) == EXIT_BAD_INPUT
-    assert "tags but 2 devices; give as many" in capsys.readouterr().err
+    refuses(["score", write(tags), MODEL, "--devices", "2x20KB"], "tags but 2 devices; give")

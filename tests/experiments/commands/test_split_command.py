@@ -105,11 +105,10 @@ def test_inputs_that_cannot_be_saved_are_left_out(in_folder, capsys):
     assert load_manifest("out").inputs is None
 
 
-def test_what_cannot_be_written_is_said_before_the_work(in_folder, capsys):
+def test_what_cannot_be_written_is_said_before_the_work(in_folder, capsys, refuses):
     write_plan(in_folder / "plan.json", {"linear": "a"}, order=("a",))
     command = ["split", "some_models:on_meta", "--plan", "plan.json"]
-    assert main([*command, "--out", "out"]) == 2
-    assert "has no weights in memory" in capsys.readouterr().err
+    refuses([*command, "--out", "out"], "has no weights in memory")
     assert not (in_folder / "out").exists()
     assert main(command) == 0
     (in_folder / "mine").mkdir()
@@ -136,7 +135,7 @@ def test_commands_that_capture_say_what_the_graph_lacks(in_folder, capsys):
             assert all("the graph has the forward pass alone of" in line for line in found)
 
 
-def test_a_graph_that_computes_something_else_is_captured_another_way(in_folder, capsys):
+def test_a_graph_that_computes_something_else_is_captured_another_way(in_folder, capsys, refuses):
     model = "tests.support.run_models:traced_apart"
     plan = ["plan", model, "--devices", "2x2kB", "--out", "plan.json"]
     split = ["split", model, "--plan", "plan.json"]
@@ -151,7 +150,8 @@ def test_a_graph_that_computes_something_else_is_captured_another_way(in_folder,
     ):
         assert main([*words, "--check"]) == 0
         assert "note: export computes something else" in capsys.readouterr().err
-        assert main(words) == 2
-        assert "'mul'" in capsys.readouterr().err
-    assert main(["split", "some_models:on_meta", "--plan", "plan.json", "--check"]) == 2
-    assert "error: --check runs Linear, which has no values" in capsys.readouterr().err
+        refuses(words, "'mul'")
+    refuses(
+        ["split", "some_models:on_meta", "--plan", "plan.json", "--check"],
+        "error: --check runs Linear, which has no values",
+    )

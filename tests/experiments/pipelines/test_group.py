@@ -16,15 +16,14 @@ def _no_process_is_started(monkeypatch):
     monkeypatch.setattr("experiments.processes.workers.WorkerProcess", start)
 
 
-def test_processes_that_cannot_fit_are_refused(monkeypatch, capsys):
+def test_processes_that_cannot_fit_are_refused(monkeypatch, capsys, refuses):
     monkeypatch.setattr(pipeline_group, "available_memory_bytes", lambda: 1000 * MiB)
     assert main(["profile", "mlp", "--processes", "1000"]) == 2
     assert capsys.readouterr().err == (
         "error: 1,000 processes need at least 209.7 GB of memory, without any model, but only "
         "1.049 GB is available here; start at most 5\n"
     )
-    assert main(["run", "mlp", "--devices", "6x1GiB"]) == 2
-    assert "6 processes need at least 1.258 GB" in capsys.readouterr().err
+    refuses(["run", "mlp", "--devices", "6x1GiB"], "6 processes need at least 1.258 GB")
 
 
 @pytest.mark.parametrize(("room_bytes", "fits"), [(400 * MiB, True), (1, False)])

@@ -1,8 +1,5 @@
-import json
-
 import pytest
 
-from experiments.cli import main
 from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import (
     NoPlanError,
@@ -129,7 +126,7 @@ def test_plans_are_the_same_whatever_their_devices_are_called():
     assert not is_same(plan, PartitionPlan({"a": "p", "b": "q"}, ("q", "p")))
 
 
-def test_plan_takes_a_profile(tmp_path, capsys):
+def test_plan_takes_a_profile(tmp_path, refuses, answer):
     captured = captured_model("mlp")
     names = [node.name for node in captured.operators]
     profile = hand_made_profile(
@@ -137,13 +134,13 @@ def test_plan_takes_a_profile(tmp_path, capsys):
     )
     path = str(tmp_path / "profile.json")
     profile.save(path)
-    assert main(["plan", "mlp", "--devices", "1MB,1MB", "--profile", path, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    total_ns = sum(device["compute_ns"] for device in answer["devices"])
+    found = answer(["plan", "mlp", "--devices", "1MB,1MB", "--profile", path])
+    total_ns = sum(device["compute_ns"] for device in found["devices"])
     assert total_ns == sum(profile.forward_ns.values())
-    assert main(["plan", "tiny-branches", "--devices", "1MB", "--profile", path]) == 2
-    assert "one of another graph (mlp)" in capsys.readouterr().err
+    refuses(
+        ["plan", "tiny-branches", "--devices", "1MB", "--profile", path],
+        "one of another graph (mlp)",
+    )
     hand_made_profile(captured, training=False).save(path)
     arguments = ["--devices", "2MB,2MB", "--memory-model", "training", "--profile", path]
-    assert main(["plan", "mlp", *arguments]) == 2
-    assert "has no backward passes" in capsys.readouterr().err
+    refuses(["plan", "mlp", *arguments], "has no backward passes")

@@ -128,7 +128,7 @@ def test_what_is_no_planner_is_named(module, name, says):
     assert main(["compare", "published:layer.gnmt_inference", "--planner", name]) == 2
 
 
-def test_comparisons_and_sweeps_ask_it_anew_and_keep_what_is_ours(module, capsys):
+def test_comparisons_and_sweeps_ask_it_anew_and_keep_what_is_ours(module, capsys, answer, refuses):
     save_problem(PROBLEM, "problem.json")
     sweep = module.with_name("sweep.toml")
     sweep.write_text(
@@ -140,8 +140,7 @@ def test_comparisons_and_sweeps_ask_it_anew_and_keep_what_is_ours(module, capsys
         words = ["compare", "problem.json", "--planner", f"chain,{own}", "--json"]
         assert main([*words, "--out", "report"]) == 0
         compared = json.loads(capsys.readouterr().out)["rows"]
-        assert main(["sweep", "sweep.toml", "--out", "a.sqlite", "--planner", own, "--json"]) == 0
-        swept = json.loads(capsys.readouterr().out)
+        swept = answer(["sweep", "sweep.toml", "--out", "a.sqlite", "--planner", own])
         return {row["planner"]: row["objective"] for row in compared}, swept["done"]
 
     assert found() == ({"chain": [8], own: [8]}, 2)
@@ -150,5 +149,7 @@ def test_comparisons_and_sweeps_ask_it_anew_and_keep_what_is_ours(module, capsys
     # Its answer is another one, and only it was asked again.
     assert found() == ({"chain": [8], own: [12]}, 1)
     sweep.write_text(f'models = ["problem.json"]\nplanners = ["{own}"]\n')
-    assert main(["sweep", "sweep.toml", "--out", "a.sqlite"]) == 2
-    assert f"give it on the command line: --planner {own}" in capsys.readouterr().err
+    refuses(
+        ["sweep", "sweep.toml", "--out", "a.sqlite"],
+        f"on the command line: --planner {own}",
+    )

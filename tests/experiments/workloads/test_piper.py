@@ -8,7 +8,6 @@ import random
 
 import pytest
 
-from experiments.cli import main
 from experiments.workloads.catalogue import workload_path
 from experiments.workloads.piper import is_piper, piper_from_json
 from experiments.workloads.reader import InstanceSettings, load_instance
@@ -251,13 +250,12 @@ def test_published_optima_are_those_of_a_program_over_down_sets(devices, memory_
     assert result.objective == pytest.approx(expected * S, abs=100)
 
 
-def test_solve_proves_a_published_value(capsys):
+def test_solve_proves_a_published_value(answer):
     words = ["solve", "published:piper.bert32a100", "--max-devices", "8", "--device-memory"]
-    assert main([*words, "80GiB", "--no-replicas", "--workers", "1", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    found = answer([*words, "80GiB", "--no-replicas", "--workers", "1"])
     # As Piper says, 0.16451575 s.
-    assert answer["objective"] == answer["objective_bound"] == 164_515_750
-    assert {device["capacity_bytes"] for device in answer["devices"]} == {80 * 2**30}
+    assert found["objective"] == found["objective_bound"] == 164_515_750
+    assert {device["capacity_bytes"] for device in found["devices"]} == {80 * 2**30}
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -320,26 +318,28 @@ def test_mutated_files_load_or_are_refused_in_one_line():
         (["--no-replicas", "--device-memory", "unlimited"], "write for example 8GiB"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(tmp_path, capsys, more, says):
+def test_options_that_make_no_sense_are_refused(tmp_path, refuses, more, says):
     file = tmp_path / "small.json"
     file.write_text(json.dumps(SMALL))
-    assert main(["solve", str(file), *more]) == 2
-    error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    refuses(["solve", str(file), *more], says)
 
 
 @pytest.mark.parametrize("more", [["--no-replicas"], ["--device-memory", "8GiB"]])
-def test_its_options_are_for_its_files_alone(capsys, more):
-    assert main(["solve", "published:layer.bert24_inference", *more]) == 2
-    assert "no workload of Piper, which --device-memory and" in capsys.readouterr().err
-    assert main(["plan", "mlp", "--devices", "2x1GB", *more]) == 2
-    assert "mlp is a model; --device-memory and --no-replicas are" in capsys.readouterr().err
+def test_its_options_are_for_its_files_alone(refuses, more):
+    refuses(
+        ["solve", "published:layer.bert24_inference", *more],
+        "no workload of Piper, which --dev",
+    )
+    refuses(
+        ["plan", "mlp", "--devices", "2x1GB", *more],
+        "mlp is a model; --device-memory and",
+    )
 
 
-def test_solve_reads_a_file_and_its_options(tmp_path, capsys):
+def test_solve_reads_a_file_and_its_options(tmp_path, answer):
     file = tmp_path / "small.json"
     file.write_text(json.dumps(SMALL))
-    words = ["solve", str(file), "--no-replicas", "--json"]
+    words = ["solve", str(file), "--no-replicas"]
     for more, expected_s, capacity in (
         ([], 9, 1000),
         (["--communication-scale", "0"], 6, 1000),
@@ -349,9 +349,8 @@ def test_solve_reads_a_file_and_its_options(tmp_path, capsys):
         (["--communication-scale", "0", "--device-memory", "22B"], 6, 22),
         (["--communication-scale", "0", "--devices", "2x23B"], 6, 23),
     ):
-        assert main([*words, *more]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert answer["objective"] == answer["objective_bound"] == expected_s * S
-        assert {device["capacity_bytes"] for device in answer["devices"]} == {capacity}
+        found = answer([*words, *more])
+        assert found["objective"] == found["objective_bound"] == expected_s * S
+        assert {device["capacity_bytes"] for device in found["devices"]} == {capacity}
     assert is_piper(SMALL) and not is_piper({**SMALL, "schema": "fxpartition.problem"})
     assert not is_piper([])

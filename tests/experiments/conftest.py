@@ -1,0 +1,35 @@
+"""Commands that are run: their answers, and what they refuse."""
+
+import json
+
+import pytest
+
+from experiments.cli import main
+from experiments.console.exit_codes import EXIT_BAD_INPUT
+
+
+@pytest.fixture
+def answer(capsys):
+    """Run a command, and return what it answers as JSON."""
+
+    def ask(words, code=0):
+        capsys.readouterr()
+        assert main([*words, "--json"]) == code, words
+        return json.loads(capsys.readouterr().out)
+
+    return ask
+
+
+@pytest.fixture
+def refuses(capsys):
+    """Expect a command to end with an error of one line that has a message, and return the line."""
+
+    def check(words, message):
+        capsys.readouterr()
+        assert main(words) == EXIT_BAD_INPUT, words
+        lines = capsys.readouterr().err.splitlines()
+        assert message in lines[-1], lines
+        assert [line.startswith("error: ") for line in lines] == [False] * (len(lines) - 1) + [True]
+        return lines[-1]
+
+    return check
