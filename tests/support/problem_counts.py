@@ -11,7 +11,7 @@ LEAST = 4
 """It looks at no fewer problems than this where there are as many."""
 
 
-def counts(deep: int, nightly: int, *, quick: int | None = None) -> pytest.MarkDecorator:
+def counts(deep: int, most: int, *, quick: int | None = None) -> pytest.MarkDecorator:
     """Call a test with `count`, the number of its problems: more with `--deep`, most nightly.
 
     `quick` is that of the default run where fewer show too little of what a test counts.
@@ -19,8 +19,8 @@ def counts(deep: int, nightly: int, *, quick: int | None = None) -> pytest.MarkD
     if quick is None:
         quick = max(min(deep, LEAST), -(-deep // QUICK))
     more = [pytest.param(deep, marks=pytest.mark.deep)] if quick < deep else []
-    most = pytest.param(nightly, marks=pytest.mark.nightly)
-    return pytest.mark.parametrize("count", [quick, *more, most])
+    most_of_all = pytest.param(most, marks=pytest.mark.nightly)
+    return pytest.mark.parametrize("count", [quick, *more, most_of_all])
 
 
 def samples(names: Iterable[object], quick: Collection[object]) -> list[object]:
@@ -37,5 +37,11 @@ def some(deep: int, *, of: int) -> list[object]:
     return [
         *range(first),
         *(pytest.param(number, marks=pytest.mark.deep) for number in range(first, deep)),
-        *(pytest.param(number, marks=pytest.mark.nightly) for number in range(deep, of)),
+        *nightly(range(deep, of)),
     ]
+
+
+def nightly(numbers: Iterable[object]) -> list[object]:
+    """Return parameters for the nightly run alone, several where an entry is a tuple."""
+    mark = pytest.mark.nightly
+    return [pytest.param(*(n if isinstance(n, tuple) else (n,)), marks=mark) for n in numbers]

@@ -16,6 +16,7 @@ from fx_bridge.split.colocation import colocation_groups
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 from tests.support.cuda_memory import CUDA_MODELS, chain_plan, cuda_rows, stage_inputs
 from tests.support.memory_models import INFERENCE_ONLY, MODELS, TRANSFORMERS, build
+from tests.support.problem_counts import nightly
 from tests.support.random_modules import random_program
 from tests.support.random_plans import random_plan
 from tests.support.refusals import refused
@@ -42,10 +43,6 @@ OPTIMIZERS = {
 }
 
 
-def nightly(name):
-    return pytest.param(name, marks=pytest.mark.nightly)
-
-
 @functools.cache
 def captured_model(name):
     if name in TRANSFORMERS:
@@ -55,7 +52,7 @@ def captured_model(name):
     return captured, list(placeholder_values(captured, args, kwargs))
 
 
-@pytest.mark.parametrize("name", [nightly(n) if n in SLOW else n for n in MODELS])
+@pytest.mark.parametrize("name", [*nightly(SLOW), *(name for name in MODELS if name not in SLOW)])
 def test_forward_equals_the_tracker_at_every_node(name):
     captured, inputs = captured_model(name)
     profile = memory_profile(captured, runner="interpreter")
@@ -155,7 +152,8 @@ def test_torchs_optimisers_that_update_all_at_once_take_more():
     assert phase_peaks(profile)["optimizer"] > phase_peaks(one_by_one)["optimizer"]
 
 
-def check_random(seed):
+@pytest.mark.parametrize("seed", [*range(10), *nightly(range(100, 500))])
+def test_random_graphs_equal_the_tracker(seed):
     """Compare a random program, and a step of it if there is something to train."""
     model, args, kwargs = random_program(seed).build()
     captured = capture(model, args, kwargs)
@@ -175,17 +173,6 @@ def check_random(seed):
     # Without parameters there is no step of an optimiser.
     tracked = tracked_peaks(tracker)
     assert phase_peaks(profile) == {phase: tracked[phase] for phase in phase_peaks(profile)}, seed
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_random_graphs_equal_the_tracker(seed):
-    check_random(seed)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(100, 500))
-def test_many_random_graphs_equal_the_tracker(seed):
-    check_random(seed)
 
 
 def check_stages(name, seed):
@@ -219,16 +206,12 @@ def moved(stage):
     return stage
 
 
-@pytest.mark.parametrize("name", ["mixtral", "convnet", "views", "tuples", "cache", "tied"])
+SOME = ["mixtral", "convnet", "views", "tuples", "cache", "tied"]
+
+
+@pytest.mark.parametrize("name", [*SOME, *nightly(name for name in MODELS if name not in SOME)])
 def test_stages_alone_hold_no_more_than_promised(name):
-    for seed in range(3):
-        check_stages(name, seed)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", MODELS)
-def test_stages_of_every_model_hold_no_more_than_promised(name):
-    for seed in range(10):
+    for seed in range(3 if name in SOME else 10):
         check_stages(name, seed)
 
 

@@ -5,7 +5,7 @@ import pytest
 from solver.evaluation.evaluate import evaluate
 from solver.model.plan import PartitionPlan
 from tests.support.oracle import Oracle, brute_force, cost
-from tests.support.problem_counts import counts, some
+from tests.support.problem_counts import counts, nightly, some
 from tests.support.random_problems import random_plan, random_problem, to_instance
 
 PROBLEMS = {False: 2_500, True: 1_000}
@@ -79,16 +79,10 @@ def test_evaluate_equals_the_oracle(block, draw_chunks):
     check_block(block, PROBLEMS[draw_chunks] // 10, draw_chunks=draw_chunks)
 
 
+@pytest.mark.parametrize("block", [0, *nightly(range(1, 11))])
 @pytest.mark.parametrize("draw_chunks", [False, True])
-def test_evaluate_equals_the_oracle_where_values_are_relayed(draw_chunks):
-    check_block(0, 250, draw_chunks=draw_chunks, relayed=True)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", range(1, 11))
-@pytest.mark.parametrize("draw_chunks", [False, True])
-def test_evaluate_equals_the_oracle_where_more_values_are_relayed(block, draw_chunks):
-    check_block(block, 1_000, draw_chunks=draw_chunks, relayed=True)
+def test_evaluate_equals_the_oracle_where_values_are_relayed(block, draw_chunks):
+    check_block(block, 1_000 if block else 250, draw_chunks=draw_chunks, relayed=True)
 
 
 def check_block(block, count, *, draw_chunks, relayed=False):

@@ -346,13 +346,7 @@ def test_some_best_plan_survives(count):
     fired = Counter()
     for block in range(count):
         check_block(block, fired)
-    for rule in (
-        "to producer",
-        "to reader",
-        "beside",
-        "problems",
-        "repaired",
-    ):
+    for rule in ("to producer", "to reader", "beside", "problems", "repaired"):
         assert fired[rule] >= 50 * count // 20, fired
 
 

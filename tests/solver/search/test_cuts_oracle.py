@@ -8,11 +8,11 @@ from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.search.solve import solve
 from tests.support.oracle import brute_force, cost
+from tests.support.problem_counts import nightly, samples
 from tests.support.random_problems import hand_made_instance, random_plan
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 40
-NIGHTLY_BLOCKS = range(100, 200)
 
 
 def check(seed, **settings):
@@ -57,21 +57,8 @@ def check_block(block):
 
 
 # The first two are of one kind.
-@pytest.mark.parametrize(
-    "block",
-    [
-        0,
-        pytest.param(1, marks=pytest.mark.nightly),
-        *(pytest.param(block, marks=pytest.mark.deep) for block in (2, 3)),
-    ],
-)
+@pytest.mark.parametrize("block", [*samples([0, 2, 3], {0}), *nightly([1, *range(100, 200)])])
 def test_solvers_keep_cuts_and_pinned_stages_and_cp_sat_is_exact(block):
-    check_block(block)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
-def test_solvers_keep_cuts_and_pinned_stages_on_more_problems(block):
     check_block(block)
 
 

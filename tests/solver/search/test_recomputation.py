@@ -25,7 +25,7 @@ from solver.model.training import Backward
 from solver.search.recomputation import may_run_everything_again
 from tests.support.least_memory import least_memory, with_memory
 from tests.support.oracle import brute_force, cost
-from tests.support.problem_counts import samples
+from tests.support.problem_counts import nightly, samples
 from tests.support.random_problems import recomputed_problem, to_instance
 from tests.support.random_writes import written_problem
 from tests.support.recompute_cases import SMALL, small_problem
@@ -33,7 +33,7 @@ from tests.support.search_states import state_of
 
 # Nothing is asked of the clock: what is left open would be no answer.
 LIMITS = SolveLimits(workers=1, time_limit_s=None)
-BLOCK = 40
+BLOCK, DEEP = 40, pytest.mark.deep
 SMALL_SIZE = {"min_operators": 3, "max_operators": 4}
 # Brute force has to pay for chunks with fewer operators.
 LEAST_SIZE = {"min_operators": 3, "max_operators": 3}
@@ -49,7 +49,8 @@ TWO_DEVICES = {"most_devices": 2, "drawn_plans": 3}
 LARGER = {"min_operators": 6, "max_operators": 7, "objective": ("bottleneck",)}
 # With --deep the tests look at block 0 of each kind, and at these of two devices: 2,000 problems.
 BLOCKS_OF_TWO = samples(range(1, 10), {1})
-NIGHTLY_BLOCKS = range(1_000, 1_100)
+FIRST = [pytest.param(kind, 0, marks=() if kind == "any" else DEEP) for kind in SETTINGS]
+NIGHTLY = itertools.product([*SETTINGS, "larger"], range(1_000, 1_100))
 
 
 def check_exact(problem, label, solver="cp-sat"):
@@ -97,9 +98,11 @@ def check_block(settings, block):
     return seen
 
 
-@pytest.mark.parametrize("kind", samples(SETTINGS, {"any"}))
-def test_optima_are_those_of_brute_force_over_all_sets(kind):
-    seen = check_block(SETTINGS[kind], 0)
+@pytest.mark.parametrize(("kind", "block"), FIRST + nightly(NIGHTLY))
+def test_optima_are_those_of_brute_force_over_all_sets(kind, block):
+    seen = check_block(LARGER if kind == "larger" else SETTINGS[kind], block)
+    if block:
+        return
     assert seen["infeasible"] >= 4, seen
     assert seen["only with"] >= 3, seen
     # Where plans fit without, a step is seldom shorter for what runs again.
@@ -116,18 +119,6 @@ def test_optima_on_two_devices_are_those_of_brute_force(kind, block):
         settings = {**settings, "min_operators": 4, "max_operators": 5}
     seen = check_block({**settings, **TWO_DEVICES}, block)
     assert seen["infeasible"] and seen["only with"], seen
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("kind", "block"), list(itertools.product(SETTINGS, NIGHTLY_BLOCKS)))
-def test_optima_of_more_problems_are_those_of_brute_force(kind, block):
-    check_block(SETTINGS[kind], block)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
-def test_optima_of_larger_problems_are_those_of_brute_force(block):
-    check_block(LARGER, block)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: f"seed {case['seed']}")
@@ -193,14 +184,11 @@ def check_capacities(count, first):
     return seen
 
 
-def test_the_least_memory_is_enough_and_one_byte_less_is_not():
-    assert check_capacities(4, 0)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", range(40))
-def test_the_least_memory_of_more_problems_is_enough(block):
-    assert check_capacities(12, 1_000 + 500 * block)
+@pytest.mark.parametrize(
+    ("count", "first"), [(4, 0), *nightly((12, 1_000 + 500 * block) for block in range(40))]
+)
+def test_the_least_memory_is_enough_and_one_byte_less_is_not(count, first):
+    assert check_capacities(count, first)
 
 
 # -- writes in place, and views on other stages ------------------------------------------------
@@ -223,16 +211,14 @@ def check_writes(seeds):
     return seen
 
 
-@pytest.mark.parametrize("count", samples((20, 2 * BLOCK), {20}))
-def test_borders_of_feasibility_are_found_where_operators_write_in_place(count):
-    seen = check_writes(range(count))
-    assert seen["only with"] > count // 4, seen
+BORDERS = [(0, 20), pytest.param(0, 2 * BLOCK, marks=DEEP)]
+BORDERS += nightly((block * BLOCK, (block + 1) * BLOCK) for block in range(2, 125))
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", range(2, 125))
-def test_more_borders_of_feasibility_are_found_where_operators_write_in_place(block):
-    check_writes(range(block * BLOCK, (block + 1) * BLOCK))
+@pytest.mark.parametrize(("first", "end"), BORDERS)
+def test_borders_of_feasibility_are_found_where_operators_write_in_place(first, end):
+    seen = check_writes(range(first, end))
+    assert first or seen["only with"] > end // 4, seen
 
 
 def again(saves, kept_bytes=0, **settings):

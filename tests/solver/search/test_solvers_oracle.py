@@ -9,19 +9,16 @@ from solver.model.limits import SolveLimits
 from solver.search.solve import solve
 from tests.support.least_memory import least_memory, with_memory
 from tests.support.oracle import brute_force
-from tests.support.problem_counts import samples, some
+from tests.support.problem_counts import nightly, samples, some
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 50
 BLOCKS = samples(range(16), {0, 7})
-BLOCKS += [pytest.param(block, marks=pytest.mark.nightly) for block in range(16, 40)]
 NIGHTLY_BLOCKS = range(1_000, 1_400)
-RELAYED = [
-    ({"relayed": True, "max_operators": 6}, 2),
-    ({"relayed": True, "max_operators": 4, "draw_chunks": True}, 2),
-]
-"""Settings, and how many blocks of them there are; the default run looks at the first."""
+BLOCKS += nightly([*range(16, 40), *NIGHTLY_BLOCKS])
+RELAYED = {"any": {"relayed": True}, "chunks": {"relayed": True, "draw_chunks": True}}
+MOST = {"any": 6, "chunks": 4}
 
 
 def best_of(seed, **settings):
@@ -63,29 +60,10 @@ def test_cp_sat_equals_brute_force(block):
     check_block(block)
 
 
-@pytest.mark.parametrize(
-    ("settings", "block"),
-    [
-        pytest.param(settings, block, marks=pytest.mark.nightly if block else ())
-        for settings, count in RELAYED
-        for block in range(count)
-    ],
-)
-def test_cp_sat_equals_brute_force_where_values_are_relayed(settings, block):
-    check_block(block, settings)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", range(1_000, 1_040))
-@pytest.mark.parametrize("settings", [settings for settings, _ in RELAYED])
-def test_cp_sat_equals_brute_force_where_more_values_are_relayed(settings, block):
-    check_block(block, {**settings, "max_operators": settings["max_operators"] + 1})
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
-def test_cp_sat_equals_brute_force_on_more_problems(block):
-    check_block(block)
+@pytest.mark.parametrize("kind", RELAYED)
+@pytest.mark.parametrize("block", [0, *nightly([1, *range(1_000, 1_040)])])
+def test_cp_sat_equals_brute_force_where_values_are_relayed(kind, block):
+    check_block(block, {**RELAYED[kind], "max_operators": MOST[kind] + (block >= 1_000)})
 
 
 def decided_by_memory(seed):
