@@ -43,12 +43,12 @@ class LayeredModel:
 
         check_captured(captured, "read the layers of", "capture(model, args)")
         self.captured, self.program = captured, program
-        self._layer_of = layer_calls(captured)
+        self._layer_of = layer_calls(captured, self._list_of_layers())
         members: dict[tuple[str, int], list[str]] = {}
         for name, call in self._layer_of.items():
             if call is not None:
                 members.setdefault(call, []).append(name)
-        self._check_list([path for path, _ in members])
+        self._check_called_once([path for path, _ in members])
         self.layers = tuple(Layer(path, tuple(own)) for (path, _), own in members.items())
         self.outside = tuple(name for name, call in self._layer_of.items() if call is None)
         order = list(self._layer_of)
@@ -120,15 +120,29 @@ class LayeredModel:
             for at, device in enumerate(devices)
         ]
 
-    def _check_list(self, paths: Sequence[str]) -> None:
-        parents = (path.rpartition(".")[0] for path in repeated_modules(self.captured))
-        lists = list(dict.fromkeys(parents))
+    def _list_of_layers(self) -> list[str]:
+        """Return the paths of the layers; PartitionError unless they are of one list.
+
+        Beside a ``ModuleList``, a ``Sequential`` that repeats modules is a part of the embedding or
+        the head, such as a stem of convolutions.
+        """
+        members: dict[str, list[str]] = {}
+        for path in repeated_modules(self.captured):
+            members.setdefault(path.rpartition(".")[0], []).append(path)
+        lists = members
+        if len(members) > 1:
+            # A Sequential is called, and a ModuleList is not.
+            calls = {call.path for own in module_calls(self.captured).values() for call in own}
+            lists = {path: own for path, own in members.items() if path not in calls} or members
         if len(lists) != 1:
             has = f"lists {' and '.join(map(repr, lists))}" if lists else "none that repeat"
             raise PartitionError(
                 f"{self.program} has one list of layers, and the model has {has}; hand it over as "
                 "a split specification or as modules"
             )
+        return next(iter(lists.values()))
+
+    def _check_called_once(self, paths: Sequence[str]) -> None:
         for path in paths:
             if paths.count(path) > 1:
                 raise PartitionError(

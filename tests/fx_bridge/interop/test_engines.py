@@ -24,6 +24,7 @@ from solver.model.quantities import format_ns
 from tests.support.batch_models import small_gpt2, small_llama
 from tests.support.decoders import captured_decoder, plan_of_layers
 from tests.support.llama_cpp_rule import devices_of_layers
+from tests.support.modules import module_with
 
 WITH_CHUNKS = ("torchtitan", "nemo", "mindformers", "megatron")
 HOST = "cpu:0"
@@ -290,6 +291,32 @@ def test_torchtitan_keeps_children_by_their_names():
                 own = [child] if name in part else []
             kept.update(id(weight) for module in own for weight in module.parameters())
     assert kept == Counter(map(id, model.parameters()))
+
+
+def test_a_stem_of_equal_parts_and_lists_of_projections_are_no_layers():
+    def forward(self, x):
+        x = self.stem(x)
+        x = sum(project(x) for project in self.projections)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(sum(project(x) for project in self.unprojections))
+
+    def part(*inside):
+        return nn.Sequential(*inside, nn.Tanh())
+
+    net = module_with(
+        forward,
+        stem=nn.Sequential(part(nn.Conv2d(1, 2, 2)), part(nn.Conv2d(2, 4, 2)), nn.Flatten()),
+        projections=nn.ModuleList(nn.Linear(16, 8) for _ in range(2)),
+        blocks=nn.ModuleList(part(nn.Linear(8, 8)) for _ in range(3)),
+        unprojections=nn.ModuleList(nn.Linear(8, 8) for _ in range(2)),
+        head=nn.Linear(8, 3),
+    )
+    args = (torch.ones(2, 1, 4, 4),)
+    for captured in (capture(net, args), capture(torch.export.export(net, args))):
+        plan = plan_from_words(captured, [Device("cuda:0"), Device("cuda:1")], "2,1", "vllm")
+        assert engine_words(captured, plan, "vllm")[1] == "VLLM_PP_LAYER_PARTITION=2,1"
+        assert LayeredModel(captured, "").names.layers == ("blocks.0", "blocks.1", "blocks.2")
 
 
 # -- refused -----------------------------------------------------------------------------------
