@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
@@ -15,12 +14,13 @@ from fx_bridge.interop.layer_counts import (
     write_offset,
     write_pp_partition,
 )
+from fx_bridge.interop.layer_kinds import check_attention, kinds_of_layers
 from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import read_split, write_split
 from fx_bridge.interop.megatron_layout import read_layout, write_layout
 from fx_bridge.interop.module_parts import parts_of_modules
 from fx_bridge.interop.nearest import suggesting_nearest
-from fx_bridge.interop.stage_layers import is_host
+from fx_bridge.interop.stage_layers import StageLayers, is_host
 from fx_bridge.interop.words import Read, Words, Write, without_host
 from fx_bridge.interop.write_plans import check_devices_alone
 from fx_bridge.options import Placement
@@ -42,10 +42,12 @@ class Engine:
     has_host: bool = False  # the embedding runs on the host
     needs_gpus: bool = False  # no stage can run on the host
     bare_ends: bool = False  # embedding and head may be on stages without a layer
+    needs_attention: bool = False  # on each stage of a model that has other layers too
 
 
-def _counted(program: str, variable: str, size: str) -> Engine:
-    return Engine(program, *partition_by_variable(program, variable, size), needs_gpus=True)
+def _counted(program: str, variable: str, size: str, *, needs_attention: bool = False) -> Engine:
+    words = partition_by_variable(program, variable, size)
+    return Engine(program, *words, needs_gpus=True, needs_attention=needs_attention)
 
 
 def _named(program: str, *, children_alone: bool) -> Engine:
@@ -54,7 +56,9 @@ def _named(program: str, *, children_alone: bool) -> Engine:
 
 
 ENGINES: Final[Mapping[str, Engine]] = {
-    "vllm": _counted("vLLM", "VLLM_PP_LAYER_PARTITION", "--pipeline-parallel-size"),
+    "vllm": _counted(
+        "vLLM", "VLLM_PP_LAYER_PARTITION", "--pipeline-parallel-size", needs_attention=True
+    ),
     "sglang": _counted("SGLang", "SGLANG_PP_LAYER_PARTITION", "--pp-size"),
     "tensorrt-llm": Engine("TensorRT-LLM", write_pp_partition, read_pp_partition, needs_gpus=True),
     "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
@@ -120,7 +124,12 @@ def engine_words(
         raise PartitionError(
             f"{found.program} runs on GPUs, and the plan has {host!r}; plan without it"
         )
-    write = partial(found.write, model.names)
+    kinds = kinds_of_layers(captured, len(model.layers)) if found.needs_attention else ()
+
+    def write(stages: Sequence[StageLayers]) -> Words:
+        check_attention(found.program, kinds, model.names, stages)
+        return found.write(model.names, stages)
+
     with suggesting_nearest(model, plan, write, problem, host=_HOST if found.has_host else None):
         return write(model.stages_of(plan)[0])
 
