@@ -1,10 +1,10 @@
 """Modules of each stage, as ``module_fqns_per_model_part`` of torchtitan and NeMo AutoModel.
 
 NeMo's names are those of the captured model. torchtitan keeps children of the model, and elements
-of their lists, by name; a stage of deeper names is silently empty. Its names for models of
-transformers are ``tok_embeddings``, ``layers.0``, ``norm`` and ``lm_head``. Both have the rotary
-embedding on every stage. Based on ``pipeline_parallel.py`` of torchtitan and
-``pipelining/functional.py`` of NeMo AutoModel, of 2025 and 2026, without a test against them.
+of their lists, by name; a stage of other names is silently empty. Its wrapper of models of
+transformers has ``tok_embeddings``, ``layers.0``, ``norm``, ``lm_head`` and ``rotary_emb``. Both
+have the rotary embedding on every stage. Compared with ``pipeline_parallel.py`` of torchtitan and
+``pipelining/functional.py`` of NeMo AutoModel by ``benchmarks/engines.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from solver import PartitionError
 
 _KEY: Final = "module_fqns_per_model_part"
 _ROTARY: Final = "rotary_emb"
+_EMBEDDING: Final = "embed_tokens"
 _HEAD: Final = "lm_head"
+_NORMS: Final = ("norm", "final_layernorm")
 _OLDER: Final = {"output": _HEAD}
 """torchtitan's names of 2025 for those of 2026."""
 
@@ -85,24 +87,26 @@ def parts_of_modules(program: str, *, children_alone: bool) -> tuple[Write, Read
 
 
 def _names_of_children(names: LayerNames, program: str) -> LayerNames:
-    """Return torchtitan's names of modules if some are inside modules that are no lists."""
+    """Return torchtitan's names of the modules of a model of transformers, or `names` of another.
+
+    These are the modules that its wrapper of such models finds; it keeps nothing of any other.
+    """
     every = (*names.embedding, *names.head, *(layer.rpartition(".")[0] for layer in names.layers))
-    if not any("." in name for name in every):
+    if not any("." in name for name in every) and _EMBEDDING not in names.embedding:
         return names
-    last = [name.rpartition(".")[2] for name in (*names.embedding, *names.head)]
-    embedding = [name for name in last[: len(names.embedding)] if name != _ROTARY]
-    head = last[len(names.embedding) :]
-    if len(embedding) != 1 or len(head) > 2 or (len(head) == 2 and head[1] != _HEAD):
+    embedding = [name for name in names.embedding if name != f"model.{_ROTARY}"]
+    layers = [f"layers.{at}" for at in range(len(names.layers))]
+    if (
+        embedding != [f"model.{_EMBEDDING}"]
+        or [*names.layers] != [f"model.{layer}" for layer in layers]
+        or names.head not in [(f"model.{norm}", _HEAD) for norm in _NORMS]
+    ):
         raise PartitionError(
-            f"{program} has tok_embeddings, layers, norm and {_HEAD} of a model, and this one has "
-            f"{', '.join((*names.embedding, '...', *names.head))}; hand it over as a split "
-            "specification"
+            f"{program} finds model.{_EMBEDDING}, model.layers, model.norm and {_HEAD} of a model "
+            f"of transformers, and this one has {', '.join((*names.embedding, '...', *names.head))}"
+            "; hand it over as a split specification"
         )
-    return LayerNames(
-        tuple(f"layers.{layer.rpartition('.')[2]}" for layer in names.layers),
-        ("tok_embeddings", *((_ROTARY,) if _ROTARY in last else ())),
-        tuple(_HEAD if name == _HEAD else "norm" for name in head),
-    )
+    return LayerNames(tuple(layers), ("tok_embeddings", _ROTARY), ("norm", _HEAD))
 
 
 def _stages(

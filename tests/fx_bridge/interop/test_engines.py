@@ -319,6 +319,36 @@ def test_a_stem_of_equal_parts_and_lists_of_projections_are_no_layers():
         assert LayeredModel(captured, "").names.layers == ("blocks.0", "blocks.1", "blocks.2")
 
 
+@pytest.mark.parametrize(
+    ("embedding", "layers", "head"),
+    [
+        (("embed_tokens", "rotary_emb"), "layers", ("norm",)),  # without its head
+        (("model.embed_tokens",), "model.layers", ("model.norm",)),
+        (("model.embed_tokens",), "model.layers", ("model.norm", "score")),
+        (("gpt_neox.embed_in",), "gpt_neox.layers", ("gpt_neox.final_layer_norm", "embed_out")),
+        (("language.embed_tokens",), "language.layers", ("language.norm", "lm_head")),
+        (("model.embed_tokens", "model.projection"), "model.layers", ("model.norm", "lm_head")),
+    ],
+)
+def test_torchtitan_is_given_no_names_that_it_does_not_find(embedding, layers, head):
+    names = LayerNames(tuple(f"{layers}.{at}" for at in range(2)), embedding, head)
+    stages = [StageLayers("cuda:0", 1, True), StageLayers("cuda:1", 1, has_head=True)]
+    with pytest.raises(PartitionError, match=r"torchtitan finds model.embed_tokens, model.layers"):
+        ENGINES["torchtitan"].write(names, stages)
+
+
+def test_torchtitan_has_names_of_its_own_for_models_of_transformers():
+    stages = [StageLayers("cuda:0", 1, True), StageLayers("cuda:1", 1, has_head=True)]
+    for norm in ("norm", "final_layernorm"):
+        names = replace(names_of(2), head=(f"model.{norm}", "lm_head"))
+        assert ENGINES["torchtitan"].write(names, stages) == {
+            "module_fqns_per_model_part": [
+                ["tok_embeddings", "layers.0", "rotary_emb"],
+                ["layers.1", "norm", "lm_head", "rotary_emb"],
+            ]
+        }
+
+
 # -- refused -----------------------------------------------------------------------------------
 
 
