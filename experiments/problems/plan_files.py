@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 FileFormat = Literal["plan", "device-map", "split-spec", "tags"]
 FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
 EngineName = Literal[
-    "vllm", "sglang", "tensorrt-llm", "llama.cpp", "torchtitan", "nemo", "mindformers", "megatron"
+    "vllm",
+    "sglang",
+    "tensorrt-llm",
+    "llama.cpp",
+    "torchtitan",
+    "nemo",
+    "mindformers",
+    "mindformers-pynative",
+    "megatron",
+    "megatron-bridge",
 ]
 """The names in ``fx_bridge``, whose import loads torch."""
 PlanFormat = Literal[FileFormat, EngineName]

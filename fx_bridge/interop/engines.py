@@ -8,16 +8,17 @@ from typing import Final
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.interop.layer_counts import (
+    partition_by_settings,
     partition_by_variable,
     read_offset,
-    read_pp_partition,
+    read_ranges,
     write_offset,
-    write_pp_partition,
+    write_ranges,
 )
 from fx_bridge.interop.layer_kinds import check_attention, kinds_of_layers
 from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import read_split, write_split
-from fx_bridge.interop.megatron_layout import read_layout, write_layout
+from fx_bridge.interop.megatron_layout import read_layout, write_layout, write_lists
 from fx_bridge.interop.module_parts import parts_of_modules
 from fx_bridge.interop.nearest import suggesting_nearest
 from fx_bridge.interop.stage_layers import StageLayers, is_host
@@ -60,12 +61,18 @@ ENGINES: Final[Mapping[str, Engine]] = {
         "vLLM", "VLLM_PP_LAYER_PARTITION", "--pipeline-parallel-size", needs_attention=True
     ),
     "sglang": _counted("SGLang", "SGLANG_PP_LAYER_PARTITION", "--pp-size"),
-    "tensorrt-llm": Engine("TensorRT-LLM", write_pp_partition, read_pp_partition, needs_gpus=True),
+    "tensorrt-llm": Engine(
+        "TensorRT-LLM",
+        *partition_by_settings("TensorRT-LLM", "pipeline_parallel_size", "pp_partition"),
+        needs_gpus=True,
+    ),
     "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
     "torchtitan": _named("torchtitan", children_alone=True),
     "nemo": _named("NeMo", children_alone=False),
     "mindformers": Engine("MindFormers", write_offset, read_offset),
+    "mindformers-pynative": Engine("MindFormers", write_ranges, read_ranges),
     "megatron": Engine("Megatron", write_layout, read_layout, bare_ends=True),
+    "megatron-bridge": Engine("Megatron", write_lists, read_layout, bare_ends=True),
 }
 """Engines by the names of the options."""
 

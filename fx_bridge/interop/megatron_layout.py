@@ -1,9 +1,9 @@
-"""Layers of stages as ``--pipeline-model-parallel-layout`` of Megatron-LM and its forks.
+"""Layers of stages as ``--pipeline-model-parallel-layout`` of Megatron-LM, its forks and Bridge.
 
 ``E`` is the embedding, ``t`` a layer, ``L`` the head, ``|`` ends a stage; ``t*3`` and ``(tt|)*3``
 repeat, and commas are ignored. With more stages than devices, the stages run through the devices
-chunk by chunk. ``m`` is a layer of multi-token prediction, which no captured model has. Based on
-``pipeline_parallel_layer_layout.py`` of 2025, without a test against the program.
+chunk by chunk. ``m`` is a layer of multi-token prediction, which no captured model has. Compared
+with ``PipelineParallelLayerLayout`` by ``benchmarks/engines.py``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from fx_bridge.interop.words import (
     rank_devices,
     read_arguments,
     read_number,
+    read_settings,
 )
 from solver import PartitionError
+from solver.model.text import shown
 
 _PROGRAM: Final = "Megatron"
 _SIZE: Final = "--pipeline-model-parallel-size"
@@ -48,24 +50,50 @@ def write_layout(names: LayerNames, stages: Sequence[StageLayers]) -> list[str]:
 
 
 def read_layout(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
-    """Return the stages of a layout, on the devices in order.
+    """Return the stages of arguments, settings, or a layout alone, on the devices in order.
 
     PartitionError if a stage is empty, or the model has other layers.
     """
-    known = {name: name for name in (VISIBLE, _SIZE, _LAYOUT)}
-    known |= {name.lstrip("-").replace("-", "_"): name for name in (_SIZE, _LAYOUT)}
+    layout, size = _setting(_LAYOUT), _setting(_SIZE)
+    if text.lstrip().startswith("{"):
+        settings = read_settings(text, _PROGRAM, layout, [size, VISIBLE])
+        value = settings[layout]
+        letters = _as_letters(value) if isinstance(value, str) else _letters_of_stages(value)
+        return _placed(letters, settings.get(size), settings.get(VISIBLE), names, devices)
+    known = {VISIBLE: VISIBLE, _SIZE: _SIZE, _LAYOUT: _LAYOUT, size: _SIZE, layout: _LAYOUT}
     found = {_LAYOUT: text}
     if not text.lstrip().startswith("- "):  # a list of YAML
         found = read_arguments(text, _PROGRAM, _LAYOUT, known)
-    devices = rank_devices(found.get(VISIBLE), devices, _PROGRAM)
-    parts = _unrolled(_as_letters(found[_LAYOUT])).split("|")
-    size = len(parts)
-    if _SIZE in found:
-        size = read_number(found[_SIZE], f"{_PROGRAM}'s {_SIZE}", 1)
-    elif size > len(devices):
-        size = len(devices)
+    letters = _as_letters(found[_LAYOUT])
+    return _placed(letters, found.get(_SIZE), found.get(VISIBLE), names, devices)
+
+
+def write_lists(names: LayerNames, stages: Sequence[StageLayers]) -> dict[str, object]:
+    """Return stages as settings of Megatron-Bridge: the names of the layers of each."""
+    check_stages(_PROGRAM, stages, has_chunks=True, bare_ends=True)
+    layout = [
+        ["embedding"] * stage.has_embedding + ["decoder"] * stage.count + ["loss"] * stage.has_head
+        for stage in stages
+    ]
+    size = len({stage.device for stage in stages})
+    return {_setting(_SIZE): size, _setting(_LAYOUT): layout, **order_setting(stages)}
+
+
+def _setting(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+def _placed(
+    layout: str, size: object, visible: object, names: LayerNames, devices: Sequence[str]
+) -> list[StageLayers]:
+    """Return the stages of a layout in letters on `size` devices, all of them by default."""
+    devices = rank_devices(visible, devices, _PROGRAM)
+    parts = _unrolled(layout).split("|")
+    ranks = min(len(parts), len(devices))
+    if size is not None:
+        ranks = read_number(size, f"{_PROGRAM}'s {_SIZE}", 1)
     stages = [(part.count("t"), "E" in part, "L" in part) for part in parts]
-    placed = placed_stages(stages, size, devices, _PROGRAM)
+    placed = placed_stages(stages, ranks, devices, _PROGRAM)
     check_sum([stage.count for stage in placed], len(names.layers), _PROGRAM)
     return placed
 
@@ -75,10 +103,13 @@ def _as_letters(layout: str) -> str:
     layout = layout.strip("\"'\n")
     if "[" not in layout and "embedding" not in layout.lower():
         return "".join(layout.split())
-    stages = read_literal(layout, f"{_PROGRAM}'s layout")
+    return _letters_of_stages(read_literal(layout, f"{_PROGRAM}'s layout"))
+
+
+def _letters_of_stages(stages: object) -> str:
     if not isinstance(stages, list) or not all(isinstance(stage, list) for stage in stages):
         raise PartitionError(
-            f"{_PROGRAM}'s layout {layout[:100]!r} is no list of stages; write such as "
+            f"{_PROGRAM}'s layout {shown(stages)} is no list of stages; write such as "
             '[["embedding", "decoder"], ["decoder", "loss"]]'
         )
     return "|".join("".join(map(_letters_of, stage)) for stage in stages)

@@ -26,7 +26,9 @@ from tests.support.decoders import captured_decoder, plan_of_layers
 from tests.support.llama_cpp_rule import devices_of_layers
 from tests.support.modules import module_with
 
-WITH_CHUNKS = ("torchtitan", "nemo", "mindformers", "megatron")
+WITH_CHUNKS = (
+    *("torchtitan", "nemo", "mindformers", "mindformers-pynative", "megatron", "megatron-bridge"),
+)
 HOST = "cpu:0"
 
 
@@ -174,6 +176,11 @@ PARTS = (
         ("megatron", '[["embedding"] + ["decoder"] * 2, ["Decoder"] * 2 + ["LOSS"],]'),
         ("megatron", "- [embedding, decoder, decoder]\n- [decoder, decoder, loss]\n"),
         ("megatron", f"pipeline_model_parallel_layout = {STAGES}"),
+        ("megatron", f'{{"pipeline_model_parallel_layout": {STAGES}}}'),
+        ("megatron-bridge", f"pipeline_model_parallel_layout: {STAGES}"),
+        ("megatron-bridge", '{"pipeline_model_parallel_layout": "Et*2|t*2L"}'),
+        ("mindformers-pynative", '["0-1", "2-3"]'),
+        ("mindformers-pynative", "pipeline_parallel_layers_per_stage:\n  - '0 - 1'\n  - '2-3'\n"),
         ("megatron", "--pipeline-model-parallel-layout=Et*2|t*2L --pipeline-model-parallel-size 2"),
         ("vllm", "2 , 2,"),
         ("vllm", "VLLM_PP_LAYER_PARTITION = 2, 2 -pp 2"),
@@ -207,6 +214,13 @@ def test_words_that_people_paste(engine, text):
         ("megatron", '[["embedding","encoder"]]', "layout has 'encoder'; write embedding, decod"),
         ("megatron", '["embedding","loss"]', "is no list of stages; write such as [["),
         ("mindformers", "[[0,0],[0]]", "with lists of several lengths"),
+        ("megatron", '{"pipeline_model_parallel_layout": {"a": 1}}', "is no list of stages; write"),
+        ("megatron-bridge", '{"pipeline_model_parallel_layout": 7}', "is no list of stages; write"),
+        ("mindformers-pynative", '["0-3", "5-7"]', "has '5-7' where layer 4 begins; write all lay"),
+        ("mindformers-pynative", '["0-3,4", "5-7"]', "has unlike numbers of ranges; write as many"),
+        ("mindformers-pynative", "[[0, 3], [4, 7]]", "write a list of ranges of layers, one text"),
+        ("mindformers-pynative", '["0-3", "4-"]', "write a whole number from 0"),
+        ("mindformers-pynative", '["0-3", "4-9"]', "have 10 layers and the model has 8"),
         ("megatron", "Et*4|t*4,m|L", "has 'm', a layer of multi-token prediction, and the model"),
         ("megatron", "t*4|Et*4L", "does not begin with its only E and end with its only L"),
         ("megatron", "Et*4||t*4L", "has a stage without a layer"),
