@@ -26,6 +26,7 @@ EngineName = Literal[
     "vllm",
     "sglang",
     "tensorrt-llm",
+    "transformers",
     "llama.cpp",
     "torchtitan",
     "nemo",

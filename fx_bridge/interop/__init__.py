@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fx_bridge.interop.read_plans import device_map_run as device_map_run
     from fx_bridge.interop.read_plans import plan_from_device_map as plan_from_device_map
     from fx_bridge.interop.read_plans import plan_from_split_spec as plan_from_split_spec
+    from fx_bridge.interop.transformers_ranks import layers_by_rank as layers_by_rank
     from fx_bridge.interop.write_plans import device_map as device_map
     from fx_bridge.interop.write_plans import split_spec as split_spec
 
@@ -30,6 +31,7 @@ MODULE_OF = {
     "device_map_run": "fx_bridge.interop.read_plans",
     "plan_from_device_map": "fx_bridge.interop.read_plans",
     "plan_from_split_spec": "fx_bridge.interop.read_plans",
+    "layers_by_rank": "fx_bridge.interop.transformers_ranks",
     "device_map": "fx_bridge.interop.write_plans",
     "split_spec": "fx_bridge.interop.write_plans",
 }

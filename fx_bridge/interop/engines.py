@@ -22,6 +22,7 @@ from fx_bridge.interop.megatron_layout import read_layout, write_layout, write_l
 from fx_bridge.interop.module_parts import parts_of_modules
 from fx_bridge.interop.nearest import suggesting_nearest
 from fx_bridge.interop.stage_layers import StageLayers, is_host
+from fx_bridge.interop.transformers_ranks import read_ranks, write_ranks
 from fx_bridge.interop.words import Read, Words, Write, without_host
 from fx_bridge.interop.write_plans import check_devices_alone
 from fx_bridge.options import Placement
@@ -66,6 +67,7 @@ ENGINES: Final[Mapping[str, Engine]] = {
         *partition_by_settings("TensorRT-LLM", "pipeline_parallel_size", "pp_partition"),
         needs_gpus=True,
     ),
+    "transformers": Engine("transformers", write_ranks, read_ranks),
     "llama.cpp": Engine("llama.cpp", write_split, read_split, has_host=True, bare_ends=True),
     "torchtitan": _named("torchtitan", children_alone=True),
     "nemo": _named("NeMo", children_alone=False),
