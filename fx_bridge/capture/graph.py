@@ -47,8 +47,9 @@ from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table
+from fx_bridge.storages.tensor_subclasses import is_wrapper
 from solver import PartitionError
-from solver.model.checks import only_given
+from solver.model.checks import did_you_mean, only_given
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
 """``fx.Node.op`` of the nodes that become operators."""
@@ -87,6 +88,8 @@ class CapturedGraph:
         Paths of the modules of `source` that were in training mode.
     device_type, attention : optional
         Kernels for which the graph is costed; see :meth:`with_kernels`.
+    weight_bytes : mapping of str to int
+        Bytes of weights as they will be stored, by name; see :meth:`with_weight_bytes`.
     trains : bool
         True if it is costed for training: autograd may choose other kernels, whose values have
         other storages.
@@ -105,11 +108,13 @@ class CapturedGraph:
     device_type: str | None = None
     attention: tuple[str, ...] | None = None
     trains: bool = False
+    weight_bytes: Mapping[str, int] = field(default_factory=dict)
     __repr__ = only_given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
-        object.__setattr__(self, "kwargs", MappingProxyType(dict(self.kwargs)))
+        for name in ("kwargs", "weight_bytes"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def with_kernels(
         self, device_type: str | None = None, attention: str | Sequence[str] | None = None
@@ -134,6 +139,38 @@ class CapturedGraph:
         kernels = DeviceKernels(device_type, checked_kernels(attention))
         return self._costed(device_type=kernels.device_type, attention=kernels.attention)
 
+    def with_weight_bytes(self, weight_bytes: Mapping[str, int]) -> CapturedGraph:
+        """Return this graph, costed as if weights were stored in other numbers of bytes.
+
+        They take as much memory, and reading them as much time. So a quantised model is planned
+        from the graph of its configuration.
+
+        Parameters
+        ----------
+        weight_bytes : mapping of str to int
+            By the name of a parameter or buffer; others keep those of their tensors, or those that
+            were given before. Of tied names the largest number holds.
+
+        Raises
+        ------
+        PartitionError
+            If a name is unknown, or its tensor is a quantised one, which has bytes of its own.
+        """
+        known = dict(self.module.named_parameters(remove_duplicate=False))
+        known.update(self.module.named_buffers(remove_duplicate=False))
+        for name in weight_bytes:
+            if name not in known:
+                hint = did_you_mean(name, known, "give names of parameters and buffers")
+                raise PartitionError(f"weight_bytes has {name!r}, which is no weight; {hint}")
+            if is_wrapper(known[name]):
+                raise PartitionError(
+                    f"weight_bytes: {name!r} is quantised already, and is planned with the bytes "
+                    "that it has; leave it out"
+                )
+        given = {**self.weight_bytes, **weight_bytes}
+        # The same object keeps its cached properties.
+        return self if given == self.weight_bytes else self._costed(weight_bytes=given)
+
     @property
     def trained(self) -> CapturedGraph:
         """The same graph, costed for training."""
@@ -157,7 +194,8 @@ class CapturedGraph:
     @cached_property
     def storage_table(self) -> StorageTable:
         """Storages of all values, computed on first use."""
-        kernels = (*DeviceKernels.of(self).on(self.module), self.trains)
+        given = frozenset(self.weight_bytes.items())
+        kernels = (*DeviceKernels.of(self).on(self.module), self.trains, given)
         if kernels not in self._tables:
             self._tables[kernels] = storage_table(self)
         return self._tables[kernels]

@@ -106,7 +106,8 @@ class MemoryRun(Replay):
         returned = [table.storages[n.name] for n in self.graph.output_node().all_input_nodes]
         read = {s.owner for storages in returned for s in storages if s.kind == "weight"}
         read.update(table.weights)
-        for key, weight in weight_storages(self.module, self.graph).items():
+        weights = weight_storages(self.module, self.graph, captured.weight_bytes)
+        for key, weight in weights.items():
             if key not in read:
                 continue
             for tensor in weight.tensors:

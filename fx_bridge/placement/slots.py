@@ -60,6 +60,8 @@ class HostWeights:
 
 def padding_bytes(weight: WeightStorage) -> int:
     """Return the padding of a weight in a slot."""
+    if weight.is_given:
+        return aligned_bytes(weight.size_bytes) - weight.size_bytes
     pieces = {
         id(piece): piece
         for tensor in weight.tensors

@@ -141,6 +141,10 @@ class GraphWithExamples(KernelChoice, Protocol):
     def trains(self) -> bool:
         """True if the graph is differentiated."""
 
+    @property
+    def weight_bytes(self) -> Mapping[str, int]:
+        """Bytes of weights as stored, by name, where they differ from those of the tensors."""
+
 
 def storage_table(captured: GraphWithExamples) -> StorageTable:
     """Find the storages of every value of `captured`.
@@ -176,7 +180,8 @@ class _StorageReplay(Replay):
         self.weights_read: dict[str, tuple[str, ...]] = {}
         self.bytes_of: dict[str, int] = {}
         self.saved: dict[str, tuple[Storage, ...]] = {}
-        self.weights = weight_storages(self.module, self.graph)
+        self.given_bytes = captured.weight_bytes
+        self.weights = weight_storages(self.module, self.graph, self.given_bytes)
         self.keys_of: dict[int, tuple[str, ...]] = {}
         for key, weight in self.weights.items():
             storage = Storage("weight", key, 0, weight.size_bytes)
@@ -218,6 +223,9 @@ class _StorageReplay(Replay):
         for memory, part in parts:
             self.input_of[memory] = self.owner[memory_of(part)]
         self.bytes_of[node.name] = value_bytes(value)
+        if node.op == "get_attr":
+            own_bytes = self.bytes_of[node.name]
+            self.bytes_of[node.name] = self.given_bytes.get(str(node.target), own_bytes)
         if node.op in ("placeholder", "get_attr"):
             assert self.kinds_found is not None
             held = self.fetch_attr(str(node.target)) if node.op == "get_attr" else None

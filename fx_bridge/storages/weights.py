@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,9 +34,11 @@ class WeightStorage:
         The distinct tensors in it: the module's own, not copies.
     size_bytes : int
         Bytes that a device holds for them: those of the storages, or of the tensors if less (a
-        slice of a large file).
+        slice of a large file), or as given.
     memory_bytes : mapping of object to int
         The parts of `size_bytes` by storage, as ``memory_of`` identifies it.
+    is_given : bool
+        True if the bytes were given, and are not those of the tensors.
     """
 
     key: str
@@ -43,6 +46,7 @@ class WeightStorage:
     tensors: tuple[torch.Tensor, ...]
     size_bytes: int
     memory_bytes: Mapping[object, int]
+    is_given: bool = False
     __repr__ = only_given
 
     @property
@@ -51,10 +55,15 @@ class WeightStorage:
         return tuple(t for t in self.tensors if isinstance(t, nn.Parameter) and t.requires_grad)
 
 
-def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[str, WeightStorage]:
+def weight_storages(
+    module: nn.Module,
+    graph: fx.Graph | None = None,
+    given_bytes: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, WeightStorage]:
     """Return the weights of `module` by key, tied tensors together.
 
-    They include the constants that `graph` reads by ``get_attr``.
+    They include the constants that `graph` reads by ``get_attr``. `given_bytes` has the bytes of
+    some plain tensors, by any of their names, in place of their own.
     """
     named: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     named.update(module.named_buffers(remove_duplicate=False))
@@ -81,8 +90,25 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
         key = names[0] if own[names[0]] == names else next(iter(parts[memories[0]]))
         tensors = tuple({id(named[name]): named[name] for name in names}.values())
         sizes = {memory: _held_bytes(parts[memory].values()) for memory in memories}
-        weights[key] = WeightStorage(key, names, tensors, sum(sizes.values()), sizes)
+        given = _given_bytes({name: named[name] for name in names}, given_bytes)
+        if given is not None:
+            sizes = {**dict.fromkeys(memories, 0), memories[0]: given}
+        weights[key] = WeightStorage(
+            key, names, tensors, sum(sizes.values()), sizes, given is not None
+        )
     return weights
+
+
+def _given_bytes(named: Mapping[str, torch.Tensor], given: Mapping[str, int]) -> int | None:
+    """Return the bytes of the tensors in one storage if any are given; None if none are."""
+    if given.keys().isdisjoint(named):
+        return None
+    found = {id(tensor): value_bytes(tensor) for tensor in named.values()}
+    known: dict[int, int] = {}
+    for name in given.keys() & named.keys():
+        own = id(named[name])
+        known[own] = max(known.get(own, 0), given[name])
+    return sum({**found, **known}.values())
 
 
 def _held_bytes(parts: Iterable[torch.Tensor]) -> int:
