@@ -1,0 +1,120 @@
+"""A model in a folder of Hugging Face: its configuration, and its tensors as stored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fx_bridge.files.gguf_header import StoredTensor
+from fx_bridge.files.safetensors_header import read_safetensors
+from solver import PartitionError
+from solver.io.files import read_text
+from solver.io.json_fields import parse_json
+from solver.model.text import shortened, shown
+
+CONFIG: Final = "config.json"
+_INDEX: Final = "model.safetensors.index.json"
+_SINGLE: Final = "model.safetensors"
+_MOST_BYTES: Final = {CONFIG: 4_000_000, _INDEX: 24_000_000}
+"""Of a file; the index of a model with 200,000 tensors has 20 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainedFolder:
+    """A folder that ``save_pretrained`` of transformers wrote, or a tool of quantisation.
+
+    Attributes
+    ----------
+    config : mapping of str to object
+        The content of ``config.json``.
+    """
+
+    path: str
+    config: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> PretrainedFolder:
+        """Read the configuration of a folder.
+
+        Raises
+        ------
+        PartitionError
+            If it is missing, no JSON object, or names no type of model.
+        """
+        config = _read(Path(path), CONFIG)
+        if not isinstance(config.get("model_type"), str):
+            raise PartitionError(
+                f"{shortened(Path(path) / CONFIG)}: it has no model_type; give a folder of "
+                "transformers"
+            )
+        return cls(os.fspath(path), config)
+
+    @property
+    def quantization(self) -> str | None:
+        """The method by which the weights are quantised, such as ``"gptq"``; None if they are not.
+
+        Early configurations of bitsandbytes do not name it.
+        """
+        found = self.config.get("quantization_config")
+        if not isinstance(found, dict):
+            return None
+        return str(found.get("quant_method", "bitsandbytes"))
+
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        """Return the tensors of all its safetensors files, without reading any weight.
+
+        The files are those of ``model.safetensors.index.json``, or ``model.safetensors``.
+
+        Raises
+        ------
+        PartitionError
+            If a file is missing or damaged, or two of them hold a tensor of one name.
+        """
+        found: dict[str, StoredTensor] = {}
+        for file in self._files():
+            for tensor in read_safetensors(file):
+                if tensor.name in found:
+                    raise PartitionError(
+                        f"{shortened(file)}: tensor {shown(tensor.name)} is in another file too; "
+                        "leave one of them out"
+                    )
+                found[tensor.name] = tensor
+        return tuple(found.values())
+
+    def _files(self) -> Iterator[Path]:
+        folder = Path(self.path)
+        if not (folder / _INDEX).exists():
+            if not (folder / _SINGLE).exists():
+                raise PartitionError(
+                    f"{shortened(folder)}: it has no {_SINGLE} and no {_INDEX}; add the files of "
+                    "the weights, or say how they will be stored, such as --weights q4"
+                )
+            yield folder / _SINGLE
+            return
+        shards = _read(folder, _INDEX).get("weight_map")
+        names = list(shards.values()) if isinstance(shards, dict) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise PartitionError(
+                f"{shortened(folder / _INDEX)}: weight_map names no files; fetch it again"
+            )
+        for name in dict.fromkeys(names):
+            # Never outside of the folder.
+            if not name or name != Path(name).name or not (folder / name).is_file():
+                raise PartitionError(
+                    f"{shortened(folder / _INDEX)}: there is no file {shown(name)} beside it; "
+                    "fetch it"
+                )
+            yield folder / name
+
+
+def _read(folder: Path, name: str) -> Mapping[str, Any]:
+    """Return the JSON object in a file of a folder."""
+    path = folder / name
+    text = read_text(path, f"a folder of Hugging Face with {name}", _MOST_BYTES[name])
+    data = parse_json(text, shortened(path))
+    if not isinstance(data, dict):
+        raise PartitionError(f"{shortened(path)}: it holds no JSON object; fetch it again")
+    return data
