@@ -100,7 +100,8 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _converted(model: Any, given: dict[str, Any], dtype: str) -> Made:
+def converted(model: Any, given: dict[str, Any], dtype: str) -> Made:
+    """Return a model and its keyword inputs on the default device, in a floating type."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -131,21 +132,25 @@ def transformers_model(model: str, config: str, settings: Mapping[str, Any]) -> 
         key: getattr(package, value[0])(**value[1]) if isinstance(value, tuple) else value
         for key, value in settings.items()
     }
-    made = getattr(package, config)(**given)
-    for part in (made, made.get_text_config()):
+    return without_cache(getattr(package, model), getattr(package, config)(**given))
+
+
+def without_cache(model: Callable[[Any], Any], config: Any) -> Any:
+    """Return a model of transformers of a configuration, without a cache in its outputs."""
+    for part in (config, config.get_text_config()):
         part.use_cache = False
-    return getattr(package, model)(made)
+    return model(config)
 
 
 def _build_transformers(
     model: str, config: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]
 ) -> Made:
-    return _converted(transformers_model(model, config, settings), inputs(), dtype)
+    return converted(transformers_model(model, config, settings), inputs(), dtype)
 
 
 def _build_diffusers(model: str, inputs: Inputs, settings: Mapping[str, Any]) -> Made:
     made = getattr(library("diffusers"), model)(**settings)
-    return _converted(made, inputs(), "float16")
+    return converted(made, inputs(), "float16")
 
 
 def _build_torch(make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Made:

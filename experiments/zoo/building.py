@@ -10,7 +10,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,12 +28,16 @@ _SEED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A module in evaluation mode, with the example inputs for its capture."""
+    """A module in evaluation mode, with the example inputs for its capture.
+
+    `weight_bytes` has the bytes of weights that are stored in another type than the module's.
+    """
 
     name: str
     module: torch.nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    weight_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_weights(self) -> bool:
@@ -61,6 +65,8 @@ class ModelSpec:
         Number of equal devices derived for it.
     slack_permille : int
         Memory of derived devices, per thousand of its need.
+    weight_bytes : callable, optional
+        Returns the bytes of weights as stored, given the module.
     """
 
     name: str
@@ -70,6 +76,7 @@ class ModelSpec:
     extra: str | None = None
     equal_devices: int = 4
     slack_permille: int = 1150
+    weight_bytes: Callable[[Any], Mapping[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,10 @@ def build_model(spec: ModelSpec) -> LoadedModel:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             with others_code(f"the factory of model {spec.name!r}"):
-                return _checked(spec.name, spec.factory())
+                loaded = _checked(spec.name, spec.factory())
+                if spec.weight_bytes is None:
+                    return loaded
+                return replace(loaded, weight_bytes=spec.weight_bytes(loaded.module))
     except PartitionError:
         raise
     except ImportError as error:
@@ -142,9 +152,10 @@ def capture_model(loaded: LoadedModel, asked: CaptureRequest = DEFAULT_CAPTURE) 
     from fx_bridge.capture.graph import capture
 
     with others_code(f"model {loaded.name!r}"):
-        return capture(
+        captured = capture(
             loaded.module, loaded.args, loaded.kwargs, constants=asked.constants, check=asked.check
         )
+    return captured.with_weight_bytes(loaded.weight_bytes)
 
 
 def first_line(error: BaseException) -> str:

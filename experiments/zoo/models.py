@@ -25,6 +25,7 @@ from experiments.zoo.building import (
     import_named,
 )
 from experiments.zoo.configurations import CONFIGURATIONS
+from experiments.zoo.folders import folder_spec, with_weights
 from solver import PartitionError
 from solver.model.checks import did_you_mean
 from solver.model.text import shortened
@@ -47,8 +48,9 @@ def resolve_model(text: str) -> ModelSpec | Path:
     text : str
         A zoo name, ``configuration:NAME``, a name of ``CONFIGURATIONS``, an import string
         ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json`` or
-        ``*.json.gz`` file, or ``published:NAME``, a packaged workload. An import string runs that
-        module's code, and a ``*.pt2`` file is unpickled.
+        ``*.json.gz`` file, ``published:NAME``, a packaged workload, or a folder with the
+        ``config.json`` of transformers. An import string runs that module's code, and a ``*.pt2``
+        file is unpickled.
 
     Raises
     ------
@@ -71,6 +73,8 @@ def resolve_model(text: str) -> ModelSpec | Path:
                 "torch.export.save(program, path) wrote"
             )
         return ModelSpec(text, "from a file of torch.export.save", functools.partial(_saved, text))
+    if os.path.isdir(text):  # noqa: PTH112 - as above
+        return folder_spec(text)
     if text.startswith(PREFIX):
         workload_path(text)
         return Path(text)
@@ -85,7 +89,8 @@ def resolve_model(text: str) -> ModelSpec | Path:
     raise PartitionError(
         f"model {text!r} is unknown; {hint} "
         "(or write configuration:NAME of docs/coverage.md, an import string such as "
-        "package.module:factory, an exported model.pt2, or a saved problem.json)"
+        "package.module:factory, a folder of transformers, an exported model.pt2, or a saved "
+        "problem.json)"
     )
 
 
@@ -95,14 +100,19 @@ def is_import_string(text: str) -> bool:
     return ":" in text and not is_file and not text.startswith((PREFIX, CONFIGURATION_PREFIX))
 
 
-def resolve_built(text: str) -> ModelSpec:
-    """Return the specification of a model; PartitionError for a saved problem."""
+def resolve_built(text: str, weights: str | None = None) -> ModelSpec:
+    """Return the specification of a model, with its weights as a type if one is given.
+
+    PartitionError for a saved problem.
+    """
+    if weights is not None and os.path.isdir(text):  # noqa: PTH112 - as above
+        return folder_spec(text, weights)
     spec = resolve_model(text)
     if isinstance(spec, Path):
         raise PartitionError(
             f"{shortened(text)} is a saved problem; name a model that can be built"
         )
-    return spec
+    return spec if weights is None else with_weights(spec, weights)
 
 
 def captured_model(text: str, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:

@@ -11,6 +11,7 @@ from torch import nn
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.digraph import to_digraph
+from fx_bridge.files.stored_types import cache_type
 from fx_bridge.interop.engines import placement_for
 from fx_bridge.options import Costs, Placement
 from fx_bridge.placement.slots import padding_bytes
@@ -70,7 +71,8 @@ class ServingGraphs:
                     f"no speed is known for class {min(unknown)!r}; write one of {known}"
                 )
         specs = {name: spec for name, spec in costs.specs.items() if name in classes}
-        self._costs = replace(costs, specs=specs)
+        self._weight_bytes = costs.weight_bytes or {}
+        self._costs = replace(costs, specs=specs, weight_bytes=None)
         self.step, self.graphs = self._captured(request.context)
         first = next(iter(self.graphs.values()))
         if engine is not None and host is None:
@@ -115,7 +117,7 @@ class ServingGraphs:
             request.generate,
             request.batch,
             request.context,
-            cache_bytes_per_token=cache_growth(self.step, keys),
+            cache_bytes_per_token=cache_growth(self.step, keys, request.cache_type),
             cache_limits=self._limits,
             others={context: self.phases(context) for context in self._longer if grows},
             host=host,
@@ -135,7 +137,8 @@ class ServingGraphs:
         step = serve_step(self._model, self._request.batch, context, max(calls))
         graphs = capture_phases(step, (*calls, 1))
         check_prompt(graphs, calls)
-        return step, graphs
+        stored = {**self._weight_bytes, **_cache_bytes(step, self._request.cache_type)}
+        return step, {count: own.with_weight_bytes(stored) for count, own in graphs.items()}
 
     def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> dict[str, PartitionProblem]:
         return {_phase(count): self._problem(graph) for count, graph in graphs.items()}
@@ -171,14 +174,39 @@ def _phase(count: int) -> str:
     return f"{count} tokens" if count > 1 else "1 token"
 
 
-def cache_growth(step: ServeStep, weights: Iterable[str]) -> dict[str, int]:
+def cache_growth(
+    step: ServeStep, weights: Iterable[str], stored_as: str | None = None
+) -> dict[str, int]:
     """Return the bytes per position of the caches among some weights, by key."""
     known = set(weights)
+    found = {name: 0 for name, _ in step.named_buffers() if name.startswith(f"{CACHES}.")}
+    for name, size_bytes in _cache_bytes(step, stored_as, every=True).items():
+        found[name] = size_bytes // step.get_buffer(name).shape[2]
+    return {name: growth_bytes for name, growth_bytes in found.items() if name in known}
+
+
+def _cache_bytes(step: ServeStep, stored_as: str | None, *, every: bool = False) -> dict[str, int]:
+    """Return the bytes of keys and values by buffer, where their type is given or for `every` one.
+
+    Raises
+    ------
+    PartitionError
+        If a head has no whole number of blocks of the type.
+    """
     found: dict[str, int] = {}
     for name, tensor in step.named_buffers():
-        if name.startswith(f"{CACHES}.") and name in known:
-            grows = name.rpartition(".")[2] in ("keys", "values")
-            found[name] = tensor.nbytes // tensor.shape[2] if grows else 0
+        if not name.startswith(f"{CACHES}.") or name.rpartition(".")[2] not in ("keys", "values"):
+            continue
+        if stored_as is None:
+            found |= {name: tensor.nbytes} if every else {}
+            continue
+        stored = cache_type(stored_as)
+        if tensor.shape[-1] % stored.entries:
+            raise PartitionError(
+                f"a cache of type {stored_as} has blocks of {stored.entries} entries, and a head "
+                f"{tensor.shape[-1]}; write f16 or fp8"
+            )
+        found[name] = stored.size_bytes(tensor.numel())
     return found
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fx_bridge.files.stored_types import CACHE_TYPES, CacheType
 from solver import PartitionError
-from solver.model.checks import check_natural, check_positive, only_given
+from solver.model.checks import check_choice, check_natural, check_positive, only_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Request:
         Tokens after the prompt.
     chunk : int, optional
         Most tokens of the prompt in one call; None is all of them.
+    cache_type : str, optional
+        Type in which keys and values are stored, one of ``CACHE_TYPES`` in
+        :mod:`fx_bridge.files.stored_types`; None is that of the model.
 
     Raises
     ------
@@ -41,6 +45,7 @@ class Request:
     prompt: int = 512
     generate: int = 128
     chunk: int | None = None
+    cache_type: CacheType | None = None
     __repr__ = only_given
 
     def __post_init__(self) -> None:
@@ -49,6 +54,8 @@ class Request:
         check_natural(self.generate, "generate")
         if self.chunk is not None:
             check_positive(self.chunk, "chunk")
+        if self.cache_type is not None:
+            check_choice(self.cache_type, CACHE_TYPES, "cache_type")
         if self.prompt + self.generate > self.context:
             raise PartitionError(
                 f"a prompt of {self.prompt} and {self.generate} more tokens do not fit a context "
