@@ -28,6 +28,7 @@ from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, 
 from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_host import check_host_options, check_words_options, read_host
 from experiments.commands.serve_rules import rules_table
+from experiments.commands.stored_options import CacheTypeOption, WeightsOption
 from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import Form, form_of
 from solver import Interconnect, PartitionError, check_solver
@@ -147,6 +148,8 @@ class ServeOptions:
             rich_help_panel=_SERVING,
         ),
     ] = False
+    weights: WeightsOption = None
+    cache_type: CacheTypeOption = None
     keep_whole: KeepWholeOption = None
     pin: PinOption = None
     link: LinkOption = None
@@ -204,7 +207,7 @@ def serve(
     searched = Searched(read_limits(search), search.solver, read_without(without), steps)
     devices = _devices(options.devices)
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
-    spec = resolve_built(model)
+    spec = resolve_built(model, options.weights)
     request = _request(options)
     check_host_options(options.host, options.host_link, _left_out(options, form, search, searched))
     check_words_options(options.host, options.for_, options.words, devices.devices)
@@ -217,7 +220,7 @@ def serve(
     from experiments.zoo.building import build_model, capture_model
 
     loaded = build_model(spec)
-    module = loaded.module
+    module, costs = loaded.module, replace(costs, weight_bytes=loaded.weight_bytes)
     # Commands that read the plan capture the model whole; report a failure before the search.
     whole = None if out is None else capture_model(loaded)
     plans = _plans(
@@ -310,7 +313,8 @@ def _objectives(
 def _request(options: ServeOptions) -> Request:
     from fx_bridge.serving.request import Request
 
-    return Request(options.batch, options.context, options.prompt, options.generate, options.chunk)
+    own = options.batch, options.context, options.prompt, options.generate, options.chunk
+    return Request(*own, cache_type=options.cache_type)
 
 
 def _left_out(

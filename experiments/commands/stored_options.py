@@ -1,0 +1,28 @@
+"""Options of the types in which weights and caches are stored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from fx_bridge.files.stored_types import CacheType
+
+_STORED: Final = "Stored types"
+
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Of weights that are to be quantised: q4, q8, fp8, nf4, gptq, awq, int8, or a type of "
+        "GGUF such as Q6_K; without it as in the files of a folder, or as the model has them.",
+        rich_help_panel=_STORED,
+    ),
+]
+CacheTypeOption = Annotated[
+    CacheType | None,
+    typer.Option(
+        help="Of keys and values in caches; without it that of the model.",
+        rich_help_panel=_STORED,
+    ),
+]
