@@ -292,7 +292,7 @@ def problem(
         return load_problem(path).replace(devices=devices(fleet))
     module, inputs = MODELS[name].built(is_inference=is_inference)
     costs = Costs(specs={each: data_sheet(each) for each in CLASSES}, interconnect=PCIE)
-    captured = costs.applied_to(capture(module, inputs))
+    captured = costs.with_kernels(capture(module, inputs))
     some = devices("4x80+4x24")
     if is_inference:
         graph = to_digraph(captured, costs=costs)

@@ -172,10 +172,6 @@ class Costs:
     workspace_bytes, backward_workspace_bytes : mapping of str to int, optional
         Measured workspaces by operator (:func:`fx_bridge.costs.workspaces.measure_workspaces`);
         the larger of these and those of fake tensors counts.
-    weight_bytes : mapping of str to int, optional
-        Bytes of weights as they will be stored, by name, such as those of a quantised checkpoint;
-        others have those of their tensors. See
-        :meth:`fx_bridge.CapturedGraph.with_weight_bytes`.
     attention : str or sequence of str, optional
         Kernels of attention on all devices, such as ``"math"``, instead of those of their device
         classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
@@ -207,7 +203,6 @@ and nanoseconds are integers)
     backward_latency_ns: Latencies | None = None
     workspace_bytes: Mapping[str, int] | None = None
     backward_workspace_bytes: Mapping[str, int] | None = None
-    weight_bytes: Mapping[str, int] | None = None
     attention: str | Sequence[str] | None = None
     experts_read: ExpertsRead = "most"
 
@@ -225,9 +220,8 @@ and nanoseconds are integers)
             ("backward_latency_ns", "nanoseconds"),
             ("workspace_bytes", "bytes"),
             ("backward_workspace_bytes", "bytes"),
-            ("weight_bytes", "bytes"),
         ):
-            object.__setattr__(self, name, _by_name(getattr(self, name), name, unit))
+            object.__setattr__(self, name, _by_operator(getattr(self, name), name, unit))
         if self.backward_latency_ns is not None and self.latency_ns is None:
             raise PartitionError(
                 "backward_latency_ns is given without latency_ns; give both, or neither"
@@ -242,10 +236,8 @@ and nanoseconds are integers)
 
     __repr__ = only_given
 
-    def applied_to(self, captured: CapturedGraph) -> CapturedGraph:
-        """Return `captured` with the kernels of `attention` and with `weight_bytes`, if given."""
-        if self.weight_bytes is not None:
-            captured = captured.with_weight_bytes(self.weight_bytes)
+    def with_kernels(self, captured: CapturedGraph) -> CapturedGraph:
+        """Return `captured` with the kernels of `attention`, if given."""
         kernels = checked_kernels(self.attention)
         if kernels is None or kernels == captured.attention:
             # The same object keeps its cached properties.
@@ -312,24 +304,22 @@ def check_group(value: object, group: type, name: str) -> None:
     raise PartitionError(f"{name} is {shown(value)}; write {name}={group.__name__}({given})")
 
 
-def _by_name(values: Mapping[str, Any] | None, name: str, unit: str) -> Mapping[str, Any] | None:
-    """Return a copy of numbers by the name of an operator or weight.
-
-    PartitionError if they are of another form.
-    """
+def _by_operator(
+    values: Mapping[str, Any] | None, name: str, unit: str
+) -> Mapping[str, Any] | None:
+    """Return a copy of numbers by operator; raise PartitionError if they are of another form."""
     if values is None:
         return None
     if not isinstance(values, Mapping):
         raise PartitionError(
-            f"{name} is a {type(values).__name__}; give a mapping of "
-            f"{'weight' if name == 'weight_bytes' else 'operator'} to {unit}"
+            f"{name} is a {type(values).__name__}; give a mapping of operator to {unit}"
         )
-    for key, value in values.items():
+    for operator, value in values.items():
         if unit == "nanoseconds" and isinstance(value, Mapping):
             for device_class, time_ns in value.items():
-                check_natural(time_ns, f"{name}[{key!r}][{device_class!r}]")
+                check_natural(time_ns, f"{name}[{operator!r}][{device_class!r}]")
         else:
-            check_natural(value, f"{name}[{key!r}]")
+            check_natural(value, f"{name}[{operator!r}]")
     return MappingProxyType(dict(values))
 
 

@@ -254,7 +254,7 @@ class ModulePlanner:
 
     def plan(self, captured: CapturedGraph) -> PartitionResult:
         """Plan a captured graph; see :func:`partition_module`."""
-        captured = self.costs.applied_to(captured)
+        captured = self.costs.with_kernels(captured)
         if self.training is not None:
             check_sparse_gradients(captured.module, self.training.optimizer)
         classes = {device.device_class for device in as_devices(self.devices)}

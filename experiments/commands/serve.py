@@ -37,9 +37,8 @@ from solver.model.job import Host, ServingObjective
 from solver.model.quantities import parse_duration
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from experiments.problems.devices import DeviceSet
+    from experiments.zoo.building import LoadedModel
     from fx_bridge.options import Costs, Placement
     from fx_bridge.serving.plan import ServingPlan
     from fx_bridge.serving.request import Request
@@ -220,18 +219,17 @@ def serve(
     from experiments.zoo.building import build_model, capture_model
 
     loaded = build_model(spec)
-    module, costs = loaded.module, replace(costs, weight_bytes=loaded.weight_bytes)
     # Commands that read the plan capture the model whole; report a failure before the search.
     whole = None if out is None else capture_model(loaded)
     plans = _plans(
-        module, request, options, devices, placement, costs, host, objectives, first_ns, searched
+        loaded, request, options, devices, placement, costs, host, objectives, first_ns, searched
     )
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
     (found,) = plans
     write_plan(found, whole, out, model, options.for_)
-    table = rules_table(found, module) if options.rules else None
+    table = rules_table(found, loaded.module) if options.rules else None
     given = None if options.words is None else ScoredWords.of(found, options.for_, options.words)
     tell_plan(found, table, given, options.for_, searched, as_json=as_json)
 
@@ -246,7 +244,7 @@ def _devices(text: str) -> DeviceSet:
 
 
 def _plans(
-    model: nn.Module,
+    model: LoadedModel,
     request: Request,
     options: ServeOptions,
     devices: DeviceSet,
@@ -262,7 +260,7 @@ def _plans(
     from fx_bridge.serving.planner import ServingPlanner
 
     planner = ServingPlanner(
-        model,
+        model.module,
         request,
         devices=_usable(devices, options.usable),
         whole_layers=options.whole_layers,
@@ -270,6 +268,7 @@ def _plans(
         placement=placement,
         costs=costs,
         host=host,
+        weight_bytes=model.weight_bytes,
     )
     found: list[ServingPlan] = []
     for number, objective in enumerate(objectives):

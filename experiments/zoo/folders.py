@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.zoo.builders import TEXT, Configuration, Made, converted, library, without_cache
 from experiments.zoo.building import ModelSpec
-from fx_bridge.files.pretrained import CONFIG, PretrainedFolder
+from fx_bridge.files.pretrained import CONFIG, quantisation, read_config, read_tensors
 from fx_bridge.files.stored_types import weight_type
 from solver import PartitionError
 from solver.model.text import printable, shortened, shown
@@ -23,7 +23,7 @@ from solver.model.text import printable, shortened, shown
 if TYPE_CHECKING:
     from fx_bridge.files.gguf_header import StoredTensor
 
-_DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_DTYPES: Final = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 def folder_spec(path: str, weights: str | None = None) -> ModelSpec:
@@ -39,21 +39,19 @@ def folder_spec(path: str, weights: str | None = None) -> ModelSpec:
     PartitionError
         If a file is missing or damaged, or the weights are quantised and a type is given.
     """
-    folder = PretrainedFolder.read(path)
-    if weights is not None and folder.quantization is not None:
+    config = read_config(path)
+    method = quantisation(config)
+    if weights is not None and method is not None:
         raise PartitionError(
-            f"{shortened(path)}: its weights are quantised already ({shown(folder.quantization)}); "
-            "leave --weights out"
+            f"{shortened(path)}: its weights are quantised already ({shown(method)}); leave "
+            "--weights out"
         )
-    tensors = folder.tensors() if weights is None else ()
-    configuration = Configuration(
-        path, "folder", partial(_build, folder, _dtype(folder, tensors)), "transformers"
-    )
-    method = "" if folder.quantization is None else f" of {folder.quantization}"
+    tensors = read_tensors(path) if weights is None else ()
+    build = partial(_build, path, config, _dtype(config, tensors))
     spec = ModelSpec(
         path,
-        f"from a folder, with weights{method} as stored",
-        configuration.build,
+        f"from a folder, with weights of {method or 'floating types'} as stored",
+        Configuration(path, "folder", build, "transformers").build,
         has_weights=False,
         extra="hf",
         weight_bytes=partial(_stored_bytes, path, tensors),
@@ -64,10 +62,7 @@ def folder_spec(path: str, weights: str | None = None) -> ModelSpec:
 def with_weights(spec: ModelSpec, text: str) -> ModelSpec:
     """Return a model of transformers whose weights are planned as a type, such as ``"q4"``.
 
-    Raises
-    ------
-    PartitionError
-        If the type is unknown.
+    PartitionError if the type is unknown.
     """
     stored = weight_type(text)
 
@@ -88,41 +83,33 @@ def _stored_bytes(path: str, tensors: Sequence[StoredTensor], module: Any) -> Ma
         raise PartitionError(f"{shortened(path)}: {error}") from None
 
 
-def _dtype(folder: PretrainedFolder, tensors: Sequence[StoredTensor]) -> str:
+def _dtype(config: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> str:
     """Return the type in which the model computes, by its configuration or its tensors."""
-    text = folder.config.get("text_config")
-    for config in (folder.config, text if isinstance(text, dict) else {}):
-        given = config.get("dtype", config.get("torch_dtype"))
-        if isinstance(given, str) and given.removeprefix("torch.") in _DTYPES.values():
-            return given.removeprefix("torch.")
-    sizes: Counter[str] = Counter()
+    given = config.get("dtype", config.get("torch_dtype"))
+    if given in _DTYPES.values():
+        return str(given)
+    sizes = Counter(dict.fromkeys(_DTYPES, 0))
     for tensor in tensors:
-        sizes[_DTYPES.get(tensor.type, "")] += tensor.size_bytes
-    del sizes[""]
-    return max(sizes, key=lambda name: sizes[name], default="bfloat16")
+        sizes[tensor.type] += tensor.size_bytes
+    return _DTYPES[max(_DTYPES, key=lambda kind: sizes[kind])]
 
 
-def _build(folder: PretrainedFolder, dtype: str) -> Made:
+def _build(path: str, settings: Mapping[str, Any], dtype: str) -> Made:
     package = library("transformers")
-    where, kind = shortened(folder.path), folder.config["model_type"]
-    try:
-        config_class = package.CONFIG_MAPPING[kind]
-    except KeyError:
+    where, kind = shortened(path), settings["model_type"]
+    names = settings.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    model: Any = getattr(package, name, None) if name.isidentifier() else None
+    is_model = isinstance(model, type) and issubclass(model, package.PreTrainedModel)
+    if kind not in package.CONFIG_MAPPING or not is_model:
+        what = f"model {shown(name)}" if kind in package.CONFIG_MAPPING else f"type {shown(kind)}"
         raise PartitionError(
-            f"{where}: transformers {package.__version__} has no model of type {shown(kind)}, and "
-            "code in a folder is not run; install a version that has it, or give a module that you "
-            "build (package.module:factory)"
-        ) from None
-    names = folder.config.get("architectures")
-    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    model = getattr(package, name, None) if name.isidentifier() else None
-    if not isinstance(model, type) or not issubclass(model, package.PreTrainedModel):
-        raise PartitionError(
-            f"{where}: transformers {package.__version__} has no model {shown(name)}, which "
-            "architectures of config.json names first; give a folder whose model it has"
+            f"{where}: transformers {package.__version__} has no {what} of {CONFIG}, and code in a "
+            "folder is not run; install a version that has it, or build the model yourself "
+            "(package.module:factory)"
         )
     try:
-        config = config_class.from_json_file(Path(folder.path) / CONFIG)
+        config = package.CONFIG_MAPPING[kind].from_json_file(Path(path) / CONFIG)
     except Exception as error:  # of the checks of any configuration
         why = shortened(printable(" ".join(str(error).split())))
         raise PartitionError(

@@ -142,31 +142,24 @@ class CapturedGraph:
     def with_weight_bytes(self, weight_bytes: Mapping[str, int]) -> CapturedGraph:
         """Return this graph, costed as if weights were stored in other numbers of bytes.
 
-        They take as much memory, and reading them as much time. So a quantised model is planned
-        from the graph of its configuration.
-
-        Parameters
-        ----------
-        weight_bytes : mapping of str to int
-            By the name of a parameter or buffer; others keep those of their tensors, or those that
-            were given before. Of tied names the largest number holds.
+        So a quantised model is planned from the graph of its configuration: memory and the time to
+        read weights are those of the given bytes, by the name of a parameter or buffer. Others stay
+        as they were, and of tied names the largest number holds.
 
         Raises
         ------
         PartitionError
-            If a name is unknown, or its tensor is a quantised one, which has bytes of its own.
+            If a name is unknown, or its tensor is a quantised one.
         """
-        known = dict(self.module.named_parameters(remove_duplicate=False))
-        known.update(self.module.named_buffers(remove_duplicate=False))
+        known: dict[str, torch.Tensor] = {}
+        for own in (self.source or self.module, self.module):
+            known |= dict(own.named_parameters(remove_duplicate=False))
+            known |= dict(own.named_buffers(remove_duplicate=False))
         for name in weight_bytes:
-            if name not in known:
+            if name not in known or is_wrapper(known[name]):
                 hint = did_you_mean(name, known, "give names of parameters and buffers")
-                raise PartitionError(f"weight_bytes has {name!r}, which is no weight; {hint}")
-            if is_wrapper(known[name]):
-                raise PartitionError(
-                    f"weight_bytes: {name!r} is quantised already, and is planned with the bytes "
-                    "that it has; leave it out"
-                )
+                why = "quantised, and has its bytes" if name in known else f"no weight; {hint}"
+                raise PartitionError(f"weight_bytes has {name!r}, which is {why}")
         given = {**self.weight_bytes, **weight_bytes}
         # The same object keeps its cached properties.
         return self if given == self.weight_bytes else self._costed(weight_bytes=given)

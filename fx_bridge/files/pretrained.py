@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,102 +17,80 @@ from solver.model.text import shortened, shown
 CONFIG: Final = "config.json"
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
-_MOST_BYTES: Final = {CONFIG: 4_000_000, _INDEX: 24_000_000}
-"""Of a file; the index of a model with 200,000 tensors has 20 MB."""
+_MOST_BYTES: Final = 24_000_000
+"""Of a JSON file; the index of 200,000 tensors has 20 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class PretrainedFolder:
-    """A folder that ``save_pretrained`` of transformers wrote, or a tool of quantisation.
+def read_config(folder: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Return the content of ``config.json``; PartitionError unless it names a type of model."""
+    config = _read(Path(folder), CONFIG)
+    if not isinstance(config.get("model_type"), str):
+        raise PartitionError(
+            f"{shortened(Path(folder) / CONFIG)}: it has no model_type; give a folder of "
+            "transformers"
+        )
+    return config
 
-    Attributes
-    ----------
-    config : mapping of str to object
-        The content of ``config.json``.
+
+def quantisation(config: Mapping[str, Any]) -> str | None:
+    """Return the method by which weights are quantised, such as ``"gptq"``; None if they are not.
+
+    Early configurations of bitsandbytes do not name it.
     """
+    found = config.get("quantization_config")
+    return str(found.get("quant_method", "bitsandbytes")) if isinstance(found, dict) else None
 
-    path: str
-    config: Mapping[str, Any]
 
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> PretrainedFolder:
-        """Read the configuration of a folder.
+def read_tensors(folder: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
+    """Return the tensors of all safetensors files of a folder, without reading any weight.
 
-        Raises
-        ------
-        PartitionError
-            If it is missing, no JSON object, or names no type of model.
-        """
-        config = _read(Path(path), CONFIG)
-        if not isinstance(config.get("model_type"), str):
-            raise PartitionError(
-                f"{shortened(Path(path) / CONFIG)}: it has no model_type; give a folder of "
-                "transformers"
-            )
-        return cls(os.fspath(path), config)
+    The files are those of ``model.safetensors.index.json``, or ``model.safetensors``.
 
-    @property
-    def quantization(self) -> str | None:
-        """The method by which the weights are quantised, such as ``"gptq"``; None if they are not.
-
-        Early configurations of bitsandbytes do not name it.
-        """
-        found = self.config.get("quantization_config")
-        if not isinstance(found, dict):
-            return None
-        return str(found.get("quant_method", "bitsandbytes"))
-
-    def tensors(self) -> tuple[StoredTensor, ...]:
-        """Return the tensors of all its safetensors files, without reading any weight.
-
-        The files are those of ``model.safetensors.index.json``, or ``model.safetensors``.
-
-        Raises
-        ------
-        PartitionError
-            If a file is missing or damaged, or two of them hold a tensor of one name.
-        """
-        found: dict[str, StoredTensor] = {}
-        for file in self._files():
-            for tensor in read_safetensors(file):
-                if tensor.name in found:
-                    raise PartitionError(
-                        f"{shortened(file)}: tensor {shown(tensor.name)} is in another file too; "
-                        "leave one of them out"
-                    )
-                found[tensor.name] = tensor
-        return tuple(found.values())
-
-    def _files(self) -> Iterator[Path]:
-        folder = Path(self.path)
-        if not (folder / _INDEX).exists():
-            if not (folder / _SINGLE).exists():
+    Raises
+    ------
+    PartitionError
+        If a file is missing or damaged, or two of them hold a tensor of one name.
+    """
+    found: dict[str, StoredTensor] = {}
+    for file in _files(Path(folder)):
+        for tensor in read_safetensors(file):
+            if tensor.name in found:
                 raise PartitionError(
-                    f"{shortened(folder)}: it has no {_SINGLE} and no {_INDEX}; add the files of "
-                    "the weights, or say how they will be stored, such as --weights q4"
+                    f"{shortened(file)}: tensor {shown(tensor.name)} is in another file too; leave "
+                    "one of them out"
                 )
-            yield folder / _SINGLE
-            return
-        shards = _read(folder, _INDEX).get("weight_map")
-        names = list(shards.values()) if isinstance(shards, dict) else []
-        if not names or not all(isinstance(name, str) for name in names):
+            found[tensor.name] = tensor
+    return tuple(found.values())
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if not (folder / _INDEX).exists():
+        if not (folder / _SINGLE).exists():
             raise PartitionError(
-                f"{shortened(folder / _INDEX)}: weight_map names no files; fetch it again"
+                f"{shortened(folder)}: it has no {_SINGLE} and no {_INDEX}; add the files of the "
+                "weights, or say how they will be stored, such as --weights q4"
             )
-        for name in dict.fromkeys(names):
-            # Never outside of the folder.
-            if not name or name != Path(name).name or not (folder / name).is_file():
-                raise PartitionError(
-                    f"{shortened(folder / _INDEX)}: there is no file {shown(name)} beside it; "
-                    "fetch it"
-                )
-            yield folder / name
+        yield folder / _SINGLE
+        return
+    shards = _read(folder, _INDEX).get("weight_map")
+    names = list(shards.values()) if isinstance(shards, dict) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise PartitionError(
+            f"{shortened(folder / _INDEX)}: weight_map names no files; fetch it again"
+        )
+    for name in dict.fromkeys(names):
+        # Never outside of the folder.
+        if name != Path(name).name or not (folder / name).is_file():
+            raise PartitionError(
+                f"{shortened(folder / _INDEX)}: there is no file {shown(name)} beside it; fetch it"
+            )
+        yield folder / name
 
 
 def _read(folder: Path, name: str) -> Mapping[str, Any]:
     """Return the JSON object in a file of a folder."""
     path = folder / name
-    text = read_text(path, f"a folder of Hugging Face with {name}", _MOST_BYTES[name])
+    text = read_text(path, f"a folder of Hugging Face with {name}", _MOST_BYTES)
     data = parse_json(text, shortened(path))
     if not isinstance(data, dict):
         raise PartitionError(f"{shortened(path)}: it holds no JSON object; fetch it again")

@@ -16,6 +16,8 @@ from fx_bridge.storages.tensor_subclasses import parts_of
 
 MISSING: Final = object()
 _PLAIN: Final = (bool, int, float, complex, str, bytes)
+_EXPORTED: Final = "__getattribute__"
+"""torch.export replaces it in classes of wrappers, and leaves them with what they had inherited."""
 
 
 class Holder(Protocol):
@@ -181,7 +183,8 @@ class Named:
 
     def changed(self) -> list[str]:
         """Return the labels of the names with other values."""
-        return [f"{self.prefix}{name}" for name in _differing(self.before, self._now())]
+        found = _differing(self.before, self._now())
+        return [f"{self.prefix}{name}" for name in found if name != _EXPORTED]
 
     def put_back(self) -> None:
         """Restore the value of every name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -36,7 +37,7 @@ class ServingGraphs:
 
     Parameters
     ----------
-    model, request, devices, whole_layers, engine, placement, costs, host
+    model, request, devices, whole_layers, engine, placement, costs, host, weight_bytes
         See :class:`fx_bridge.serving.planner.ServingPlanner`.
 
     Attributes
@@ -58,9 +59,10 @@ class ServingGraphs:
         placement: Placement,
         costs: Costs,
         host: Host | None = None,
+        weight_bytes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._model, self._request, self._devices = model, request, as_devices(devices)
-        self._host = host
+        self._host, self._weight_bytes = host, weight_bytes
         classes = {device.device_class for device in self._devices}
         if host is not None:
             costs = replace(costs, memory_model="weights")
@@ -71,8 +73,7 @@ class ServingGraphs:
                     f"no speed is known for class {min(unknown)!r}; write one of {known}"
                 )
         specs = {name: spec for name, spec in costs.specs.items() if name in classes}
-        self._weight_bytes = costs.weight_bytes or {}
-        self._costs = replace(costs, specs=specs, weight_bytes=None)
+        self._costs = replace(costs, specs=specs)
         self.step, self.graphs = self._captured(request.context)
         first = next(iter(self.graphs.values()))
         if engine is not None and host is None:
@@ -137,7 +138,8 @@ class ServingGraphs:
         step = serve_step(self._model, self._request.batch, context, max(calls))
         graphs = capture_phases(step, (*calls, 1))
         check_prompt(graphs, calls)
-        stored = {**self._weight_bytes, **_cache_bytes(step, self._request.cache_type)}
+        caches = _cache_bytes(step, self._request.cache_type) if self._request.cache_type else {}
+        stored = {**self._weight_bytes, **caches}
         return step, {count: own.with_weight_bytes(stored) for count, own in graphs.items()}
 
     def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> dict[str, PartitionProblem]:
@@ -178,35 +180,26 @@ def cache_growth(
     step: ServeStep, weights: Iterable[str], stored_as: str | None = None
 ) -> dict[str, int]:
     """Return the bytes per position of the caches among some weights, by key."""
-    known = set(weights)
-    found = {name: 0 for name, _ in step.named_buffers() if name.startswith(f"{CACHES}.")}
-    for name, size_bytes in _cache_bytes(step, stored_as, every=True).items():
-        found[name] = size_bytes // step.get_buffer(name).shape[2]
-    return {name: growth_bytes for name, growth_bytes in found.items() if name in known}
+    grows, known = _cache_bytes(step, stored_as), set(weights)
+    return {
+        name: grows[name] // tensor.shape[2] if name in grows else 0
+        for name, tensor in step.named_buffers()
+        if name.startswith(f"{CACHES}.") and name in known
+    }
 
 
-def _cache_bytes(step: ServeStep, stored_as: str | None, *, every: bool = False) -> dict[str, int]:
-    """Return the bytes of keys and values by buffer, where their type is given or for `every` one.
-
-    Raises
-    ------
-    PartitionError
-        If a head has no whole number of blocks of the type.
-    """
+def _cache_bytes(step: ServeStep, stored_as: str | None) -> dict[str, int]:
+    """Return the bytes of keys and values by buffer; PartitionError if blocks do not fit heads."""
     found: dict[str, int] = {}
     for name, tensor in step.named_buffers():
-        if not name.startswith(f"{CACHES}.") or name.rpartition(".")[2] not in ("keys", "values"):
-            continue
-        if stored_as is None:
-            found |= {name: tensor.nbytes} if every else {}
-            continue
-        stored = cache_type(stored_as)
-        if tensor.shape[-1] % stored.entries:
-            raise PartitionError(
-                f"a cache of type {stored_as} has blocks of {stored.entries} entries, and a head "
-                f"{tensor.shape[-1]}; write f16 or fp8"
-            )
-        found[name] = stored.size_bytes(tensor.numel())
+        if name.startswith(f"{CACHES}.") and name.rpartition(".")[2] in ("keys", "values"):
+            stored = None if stored_as is None else cache_type(stored_as)
+            found[name] = tensor.nbytes if stored is None else stored.size_bytes(tensor.numel())
+            if stored is not None and tensor.shape[-1] % stored.entries:
+                raise PartitionError(
+                    f"a cache of type {stored_as} has blocks of {stored.entries} entries, and a "
+                    f"head {tensor.shape[-1]}; write f16 or fp8"
+                )
     return found
 
 

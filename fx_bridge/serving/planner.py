@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from torch import nn
 
@@ -62,6 +63,9 @@ class ServingPlanner:
         Where weights are that do not fit the devices, which are then in pipeline order. Halves of
         layers are resident, streamed, or run on the host, so that nothing else stays whole or is
         pinned; the engine may be ``"llama.cpp"``.
+    weight_bytes : mapping of str to int, optional
+        Bytes of weights as they will be stored, by name
+        (:meth:`fx_bridge.CapturedGraph.with_weight_bytes`).
 
     Raises
     ------
@@ -80,6 +84,7 @@ class ServingPlanner:
         placement: Placement = DEFAULT_PLACEMENT,
         costs: Costs = DEFAULT_COSTS,
         host: Host | None = None,
+        weight_bytes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         if host is not None and (whole_layers or placement != DEFAULT_PLACEMENT):
             raise PartitionError(
@@ -97,6 +102,7 @@ class ServingPlanner:
             placement=placement,
             costs=costs,
             host=host,
+            weight_bytes=weight_bytes,
         )
         graphs = self._graphs.graphs.values()
         self._experts_read = costs.experts_read if any(map(has_experts, graphs)) else None
@@ -188,13 +194,14 @@ def plan_serving(
     placement: Placement = DEFAULT_PLACEMENT,
     costs: Costs = DEFAULT_COSTS,
     host: Host | None = None,
+    weight_bytes: Mapping[str, int] = MappingProxyType({}),
     search: Search = DEFAULT_SEARCH,
 ) -> ServingPlan:
     """Find the best plan to serve a causal language model; prompts and tokens share it.
 
     Parameters
     ----------
-    model, request, devices, whole_layers, engine, placement, costs, host
+    model, request, devices, whole_layers, engine, placement, costs, host, weight_bytes
         See :class:`fx_bridge.serving.planner.ServingPlanner`, which finds several plans.
     objective, first_token_limit_ns, any_context, search
         See :meth:`fx_bridge.serving.planner.ServingPlanner.plan`.
@@ -219,6 +226,7 @@ def plan_serving(
         placement=placement,
         costs=costs,
         host=host,
+        weight_bytes=weight_bytes,
     )
     return planner.plan(
         objective,

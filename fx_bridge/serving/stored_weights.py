@@ -6,14 +6,15 @@ Both are by the names of parameters, for :meth:`fx_bridge.CapturedGraph.with_wei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
 
 from fx_bridge.files.gguf_header import StoredTensor
-from fx_bridge.files.stored_types import GGML, StoredType
+from fx_bridge.files.stored_types import CHECKPOINTS, GGML, MIXTURES, StoredType
 from fx_bridge.storages.tensor_subclasses import is_wrapper
 from solver import PartitionError
 from solver.model.text import shown
@@ -21,7 +22,7 @@ from solver.model.text import shown
 _PLAIN: Final = ("F64", "F32", "F16", "BF16")
 """Types whose entries are loaded in the type of the model."""
 _ROUTERS: Final = ("gate", "router", "shared_expert_gate")
-_LARGER: Final = re.compile(r"\b(v_proj|down_proj|fc2|mlp\.c_proj)$")
+_LARGER: Final = re.compile(r"\.(\d+)\..*\b(?:v_proj|down_proj|fc2|mlp\.c_proj)$")
 _FALLBACK: Final = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 _COARSE: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
 
@@ -30,22 +31,17 @@ _COARSE: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
 
 
 def stored_bytes(model: Any, tensors: Iterable[StoredTensor]) -> dict[str, int]:
-    """Return the bytes of every weight of a model of transformers, of tensors in its files.
+    """Return the bytes of the weights of a model of transformers, given the tensors of its files.
+
+    Quantised tensors have their bytes in the file, and what quantisation adds to a weight, such as
+    ``q_proj.scales`` or ``q_proj.weight.absmax``, counts with it. Tensors of 16, 32 and 64 bits are
+    loaded in the type of the model. What transformers would not load, such as layers for the
+    prediction of several tokens, does not count.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         Of the configuration beside the files; its weights may be on the meta device.
-    tensors : iterable of StoredTensor
-        Of all files. A tensor that quantisation adds to a weight, such as ``q_proj.scales`` or
-        ``q_proj.weight.absmax``, counts with it. Tensors that transformers would not load, such as
-        layers for the prediction of several tokens, do not count.
-
-    Returns
-    -------
-    dict of str to int
-        Quantised tensors have their bytes in the file. Tensors of 16, 32 and 64 bits are loaded in
-        the type of the model.
 
     Raises
     ------
@@ -59,50 +55,38 @@ def stored_bytes(model: Any, tensors: Iterable[StoredTensor]) -> dict[str, int]:
     bytes of all that are stored apart.
     """
     state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
-    targets_of = _Renaming(model, state)
-    found: dict[str, int] = {}
-    elements: dict[str, int] = {}
+    weights_of, name = _Renaming(model, state), type(model).__name__
+    found: Counter[str] = Counter()
+    elements: Counter[str] = Counter()
     packed: set[str] = set()
-    unread: dict[str, int] = {}
-    for tensor in sorted(tensors, key=lambda each: each.name):
-        targets, is_whole = targets_of(tensor.name)
-        if not targets:
-            unread[tensor.name] = tensor.size_bytes
-        sizes = [state[target].numel() for target in targets]
-        for target, size in zip(targets, sizes, strict=True):
-            own = tensor.elements * size // sum(sizes)
+    unread_bytes = 0
+    for tensor in tensors:
+        weights, is_whole = weights_of(tensor.name)
+        unread_bytes += 0 if weights else tensor.size_bytes
+        together = sum(state[weight].numel() for weight in weights)
+        for weight in weights:
+            size = state[weight].numel()
             if is_whole and tensor.type in _PLAIN:
-                elements[target] = elements.get(target, 0) + own
-                own_bytes = own * state[target].element_size()
+                own = tensor.elements * size // together
+                elements[weight] += own
+                found[weight] += own * state[weight].element_size()
             else:
-                packed.add(target)
-                own_bytes = tensor.size_bytes * size // sum(sizes)
-            found[target] = found.get(target, 0) + own_bytes
-    _check_complete(model, found, unread)
-    for target, count in elements.items():
-        if target not in packed and count != state[target].numel():
-            raise PartitionError(
-                f"{shown(target)} has {count} entries in the files, and {state[target].numel()} in "
-                f"a {type(model).__name__} of this configuration; they belong to another one"
-            )
-    return found
-
-
-def _check_complete(model: Any, found: Mapping[str, int], unread: Mapping[str, int]) -> None:
-    """Raise PartitionError if a weight was not found, or most bytes are of no weight."""
-    state, name = model.state_dict(keep_vars=True), type(model).__name__
-    tied = {id(state[weight]) for weight in found}
-    for weight, _ in model.named_parameters():
-        if id(state[weight]) not in tied:
-            raise PartitionError(
-                f"no file has a tensor for {shown(weight)}, a weight of {name}; they belong to "
-                "another configuration"
-            )
-    if sum(unread.values()) > sum(found.values()):
-        raise PartitionError(
-            f"most bytes of the files are of no weight of a {name}, such as "
-            f"{shown(max(unread, key=unread.__getitem__))}; they belong to another configuration"
-        )
+                packed.add(weight)
+                found[weight] += tensor.size_bytes * size // together
+    known = {id(state[weight]) for weight in found}
+    missing = [weight for weight, tensor in model.named_parameters() if id(tensor) not in known]
+    wrong = [w for w in elements if w not in packed and elements[w] != state[w].numel()]
+    why = ""
+    if missing:
+        why = f"no file has a tensor for {shown(missing[0])}, a weight of {name}"
+    elif unread_bytes > found.total():
+        why = f"most bytes of the files are of no weight of {name}"
+    elif wrong:
+        count, own = elements[wrong[0]], state[wrong[0]].numel()
+        why = f"{shown(wrong[0])} has {count} entries in the files, and {own} in {name}"
+    if why:
+        raise PartitionError(f"{why}; they belong to another configuration")
+    return dict(found)
 
 
 class _Renaming:
@@ -116,29 +100,27 @@ class _Renaming:
         self._state, self._prefix = state, model.base_model_prefix
         self._renamings = [each for each in mapping if isinstance(each, WeightRenaming)]
         self._converters = [each for each in mapping if isinstance(each, WeightConverter)]
-        self._targets_of = {
-            source: each.target_patterns
-            for each in self._converters
-            for source in each.source_patterns
-        }
 
     def __call__(self, name: str) -> tuple[Sequence[str], bool]:
         """Return names of weights, and whether the tensor is no more than them."""
         for number, candidate in enumerate(_names_of_weight(name)):
-            for targets in (self._renamed(candidate), (candidate,)):
-                if targets and all(target in self._state for target in targets):
-                    return targets, number == 0
+            for weights in (self._renamed(candidate), (candidate,)):
+                if all(weight in self._state for weight in weights):
+                    return weights, number == 0
         return (), False
 
     def _renamed(self, name: str) -> Sequence[str]:
         from transformers.core_model_loading import rename_source_key
 
-        target, source = rename_source_key(
+        weight, source = rename_source_key(
             name, self._renamings, self._converters, self._prefix, self._state
         )
-        patterns = self._targets_of.get(source, ())
-        # The first pattern names the first of several weights that are stored together.
-        return [target.replace(patterns[0], pattern) for pattern in patterns] or [target]
+        for each in self._converters if source is not None else ():
+            if source in each.source_patterns:
+                # Named is the first of several weights that are stored together.
+                first, *_ = each.target_patterns
+                return [weight.replace(first, own) for own in each.target_patterns]
+        return [weight]
 
 
 def _names_of_weight(name: str) -> Iterator[str]:
@@ -151,9 +133,8 @@ def _names_of_weight(name: str) -> Iterator[str]:
     yield re.sub(r"_[a-z]+$", "", name)
     parts = name.split(".")
     for count in range(len(parts) - 1, max(len(parts) - 4, 0), -1):
-        module = ".".join(parts[:count])
-        yield module
-        yield f"{module}.weight"
+        yield ".".join(parts[:count])
+        yield ".".join((*parts[:count], "weight"))
 
 
 # -- types ---------------------------------------------------------------------------------
@@ -170,7 +151,7 @@ def bytes_as(model: Any, stored: StoredType) -> dict[str, int]:
     Raises
     ------
     PartitionError
-        If weights are quantised already.
+        If it is another model, or weights are quantised already.
 
     Notes
     -----
@@ -191,79 +172,45 @@ def bytes_as(model: Any, stored: StoredType) -> dict[str, int]:
         raise PartitionError(
             f"{type(model).__name__} is no language model of transformers; leave --weights out"
         )
-    store = _GgmlRule(model, stored).size_bytes if stored.is_ggml else _of_checkpoint(model, stored)
     found: dict[str, int] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for name, weight in module.named_parameters(recurse=False):
-            if is_wrapper(weight) or not weight.is_floating_point():
-                raise PartitionError(
-                    f"{shown(f'{path}.{name}')} is quantised already; leave --weights out"
-                )
             full = f"{path}.{name}".lstrip(".")
-            found[full] = store(full.removesuffix(".weight"), module, weight)
+            if is_wrapper(weight) or not weight.is_floating_point():
+                raise PartitionError(f"{shown(full)} is quantised already; leave --weights out")
+            own = _type_of(model, module, weight, full.removesuffix(".weight"), stored)
+            found[full] = weight.nbytes if own is None else own.size_bytes(weight.numel())
     return found
 
 
-_Rule = Callable[[str, nn.Module, torch.Tensor], int]
-
-
-def _of_checkpoint(model: Any, stored: StoredType) -> _Rule:
-    head = model.get_output_embeddings()
-
-    def size_bytes(name: str, module: nn.Module, weight: torch.Tensor) -> int:
-        if module is head or not _is_matrix(name, module, weight):
-            return weight.nbytes
-        return stored.size_bytes(weight.numel())
-
-    return size_bytes
-
-
-class _GgmlRule:
-    """Bytes of weights as llama.cpp stores them with one type."""
-
-    def __init__(self, model: Any, stored: StoredType) -> None:
-        self._stored = stored
-        self._embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-        self._head = None if head is None else head.weight
-        self._layers = int(model.config.get_text_config().num_hidden_layers)
-        self._head_type = GGML["Q6_K"]
-        if stored.entries == 1 or stored.name == "Q8_0":
-            self._head_type = stored
-        elif stored.name in _COARSE:
-            self._head_type = GGML["Q5_K"]
-
-    def size_bytes(self, name: str, module: nn.Module, weight: torch.Tensor) -> int:
-        """Return the bytes of a weight of a module, by its name without ``.weight``."""
-        stored = GGML["F32"]
-        if weight is self._head:
-            stored = self._head_type
-        elif module is self._embedding or _is_matrix(name, module, weight):
-            stored = GGML[self._stored.larger] if self._takes_more(name) else self._stored
-        return _fitting(stored, weight.shape[-1]).size_bytes(weight.numel())
-
-    def _takes_more(self, name: str) -> bool:
-        """Return True for a matrix that a mixture stores in more bits."""
-        layer = re.search(r"\.(\d+)\.", name)
-        if not self._stored.larger or layer is None or not _LARGER.search(name):
-            return False
-        number, eighth = int(layer[1]), self._layers // 8
-        is_outer = number < eighth or number >= 7 * self._layers // 8
-        return is_outer or (number - eighth) % 3 == 2
-
-
-def _fitting(stored: StoredType, row: int) -> StoredType:
-    """Return a type whose blocks fill a row."""
-    if row % stored.entries == 0:
-        return stored
-    larger = _FALLBACK.get(
-        stored.name.removesuffix("_M"), "IQ4_NL" if stored.name.startswith("IQ") else "Q4_0"
-    )
-    return GGML["F16" if row % GGML[larger].entries else larger]
-
-
-def _is_matrix(name: str, module: nn.Module, weight: torch.Tensor) -> bool:
-    """Return True for a matrix of a linear layer, or those of experts."""
-    if weight.dim() == 3:
-        return not isinstance(module, nn.Conv1d)
+def _type_of(
+    model: Any, module: nn.Module, weight: torch.Tensor, name: str, stored: StoredType
+) -> StoredType | None:
+    """Return the type of a weight by its name without ``.weight``; None for that of the model."""
     is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    return weight.dim() == 2 and is_linear and name.rpartition(".")[2] not in _ROUTERS
+    is_matrix = weight.dim() == 2 and is_linear and name.rpartition(".")[2] not in _ROUTERS
+    is_matrix |= weight.dim() == 3 and not isinstance(module, nn.Conv1d)
+    head = model.get_output_embeddings()
+    if stored.name in CHECKPOINTS:
+        return stored if is_matrix and module is not head else None
+    own = GGML["F32"]
+    if head is not None and weight is head.weight:
+        is_kept = stored.entries == 1 or stored.name == "Q8_0"
+        own = stored if is_kept else GGML["Q5_K" if stored.name in _COARSE else "Q6_K"]
+    elif is_matrix or module is model.get_input_embeddings():
+        layers = model.config.get_text_config().num_hidden_layers
+        own = GGML["Q6_K"] if stored.name in MIXTURES and _takes_more(name, layers) else stored
+    row = weight.shape[-1]
+    if row % own.entries:
+        coarse = "IQ4_NL" if own.name.startswith("IQ") else "Q4_0"
+        own = GGML[_FALLBACK.get(own.name.removesuffix("_M"), coarse)]
+    return GGML["F16"] if row % own.entries else own
+
+
+def _takes_more(name: str, layers: int) -> bool:
+    """Return True for a matrix that a mixture stores in more bits."""
+    found = _LARGER.search(name)
+    if found is None:
+        return False
+    number, eighth = int(found[1]), layers // 8
+    return number < eighth or number >= 7 * layers // 8 or (number - eighth) % 3 == 2

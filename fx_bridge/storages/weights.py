@@ -90,25 +90,14 @@ def weight_storages(
         key = names[0] if own[names[0]] == names else next(iter(parts[memories[0]]))
         tensors = tuple({id(named[name]): named[name] for name in names}.values())
         sizes = {memory: _held_bytes(parts[memory].values()) for memory in memories}
-        given = _given_bytes({name: named[name] for name in names}, given_bytes)
-        if given is not None:
-            sizes = {**dict.fromkeys(memories, 0), memories[0]: given}
-        weights[key] = WeightStorage(
-            key, names, tensors, sum(sizes.values()), sizes, given is not None
-        )
+        given: dict[int, int] = {}
+        for name in given_bytes.keys() & names:
+            given[id(named[name])] = max(given_bytes[name], given.get(id(named[name]), 0))
+        if given:
+            sizes = {memories[0]: sum(given.get(id(t), value_bytes(t)) for t in tensors)}
+        total_bytes = sum(sizes.values())
+        weights[key] = WeightStorage(key, names, tensors, total_bytes, sizes, bool(given))
     return weights
-
-
-def _given_bytes(named: Mapping[str, torch.Tensor], given: Mapping[str, int]) -> int | None:
-    """Return the bytes of the tensors in one storage if any are given; None if none are."""
-    if given.keys().isdisjoint(named):
-        return None
-    found = {id(tensor): value_bytes(tensor) for tensor in named.values()}
-    known: dict[int, int] = {}
-    for name in given.keys() & named.keys():
-        own = id(named[name])
-        known[own] = max(known.get(own, 0), given[name])
-    return sum({**found, **known}.values())
 
 
 def _held_bytes(parts: Iterable[torch.Tensor]) -> int:

@@ -12,20 +12,16 @@ from torch import nn
 from fx_bridge import (
     DEVICE_SPECS,
     Costs,
-    DeviceSpec,
     Pipeline,
     Placement,
     Recompute,
     Search,
     Training,
     capture,
-    memory_profile,
     partition_module,
-    stage_graph,
     to_digraph,
 )
 from solver import PCIE, Device, Interconnect, PartitionError, SolveLimits
-from tests.support.tensor_wrappers import int8_model
 
 GROUPS = (Training, Recompute, Pipeline, Placement, Costs, Search)
 
@@ -61,7 +57,6 @@ REFUSED = [
     (Costs, {"workspace_bytes": 5}, "workspace_bytes is a int; give a mapping of operator to by"),
     (Costs, {"workspace_bytes": {"a": {"t4": 1}}}, "workspace_bytes['a'] is {'t4': 1}; write a w"),
     (Costs, {"backward_workspace_bytes": {"a": -1}}, "backward_workspace_bytes['a'] is -1; write"),
-    (Costs, {"weight_bytes": [1]}, "weight_bytes is a list; give a mapping of weight to bytes"),
     (Costs, {"attention": "flesh"}, "attention is 'flesh'; write one or more of flash"),
     (Costs, {"experts_read": "few"}, "experts_read is 'few'; write one of average, most, all"),
     (Search, {"limits": 60}, "limits is 60; write SolveLimits("),
@@ -166,73 +161,8 @@ def test_a_step_is_left_out_of_the_search_and_not_of_the_baseline():
 
 def test_kernels_of_attention_that_a_graph_has_are_kept():
     captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
-    assert Costs().applied_to(captured) is captured
-    math = Costs(attention="math").applied_to(captured)
+    assert Costs().with_kernels(captured) is captured
+    math = Costs(attention="math").with_kernels(captured)
     assert math.attention == () and math.module is captured.module
-    assert Costs(attention=["math"]).applied_to(math) is math
+    assert Costs(attention=["math"]).with_kernels(math) is math
     assert Costs().specs is DEVICE_SPECS
-
-
-def tied():
-    """An embedding that is the head, and a matrix between them."""
-
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.inner = nn.Embedding(64, 32), nn.Linear(32, 32, bias=False)
-            self.head = nn.Linear(32, 64, bias=False)
-            self.head.weight = self.words.weight
-
-        def forward(self, ids):
-            return self.head(self.inner(self.words(ids)))
-
-    return Tied(), (torch.zeros(1, 3, dtype=torch.long),)
-
-
-def test_weights_take_the_bytes_and_the_time_of_what_is_stored():
-    captured = capture(*tied())
-    spec = DeviceSpec("slow", 10**15, 10**6)
-    stored = {"inner.weight": 100, "head.weight": 640}  # of tied names one is enough
-    graphs = [
-        to_digraph(captured, costs=Costs(specs={"slow": spec}, weight_bytes=given))
-        for given in (None, stored)
-    ]
-    sizes = [{key: w["size_bytes"] for key, w in g.graph["weights"].items()} for g in graphs]
-    assert sizes[0] == {"words.weight": 64 * 32 * 4, "inner.weight": 32 * 32 * 4}
-    assert sizes[1] == {"words.weight": 640, "inner.weight": 100}
-    before, after = (
-        {name: of["latency_ns"]["slow"] for name, of in g.nodes.items() if of["kind"] == "operator"}
-        for g in graphs
-    )
-    # A microsecond for a byte; of an embedding the rows are read that are asked for.
-    assert {name: ns - after[name] for name, ns in before.items()} == {
-        "embedding": 0,
-        "linear": 1000 * (32 * 32 * 4 - 100),
-        "linear_1": 1000 * (64 * 32 * 4 - 640),
-    }
-
-
-def test_stages_and_profiles_hold_what_is_stored():
-    stored = {"inner.weight": 100, "words.weight": 640}
-    result = partition_module(
-        capture(*tied()), devices=[Device("a", "2kB")], costs=Costs(weight_bytes=stored)
-    )
-    assert [
-        stage.weights_bytes for stage in stage_graph(result.split(), result.captured).stages
-    ] == [740]
-    held = memory_profile(result.captured).bytes_at_peak["weight"]
-    assert held == 740
-
-
-def test_bytes_of_no_weight_are_refused():
-    with pytest.raises(
-        PartitionError, match=r"'inner.weigth', which is no weight; did you mean in"
-    ):
-        Costs(weight_bytes={"inner.weigth": 1}).applied_to(capture(*tied()))
-
-
-def test_what_is_quantised_has_bytes_of_its_own():
-    captured = capture(int8_model(), (torch.ones(2, 16),))
-    with pytest.raises(PartitionError, match=r"'0.weight' is quantised already"):
-        captured.with_weight_bytes({"0.weight": 1})
-    assert captured.with_weight_bytes({}) is captured

@@ -73,10 +73,16 @@ def check_initialised(model: nn.Module) -> None:
 
 
 def check_scripts(model: nn.Module) -> None:
-    """Raise PartitionError if a part of `model` is TorchScript, whose weights are invisible."""
+    """Raise PartitionError if TorchScript or bitsandbytes hides weights of a part of `model`."""
     for name, module in model.named_modules():
+        part = f"its submodule {name!r}" if name else "it"
+        if type(module).__module__.startswith("bitsandbytes."):
+            raise PartitionError(
+                f"cannot capture {describe(model)}: {part} is a layer of bitsandbytes, which holds "
+                "scales in no buffer; quantise by torchao, or capture the model as it was before, "
+                "and give its bytes to with_weight_bytes (the command serve has --weights nf4)"
+            )
         if isinstance(module, torch.jit.ScriptModule):
-            part = f"its submodule {name!r}" if name else "it"
             raise PartitionError(
                 f"cannot capture {describe(model)}: {part} is TorchScript; give the Python module"
             )

@@ -195,3 +195,22 @@ class Dequantising(nn.Module):
 
     def forward(self, x):
         return x @ (self.weight.codes * self.weight.scale)
+
+
+def test_what_torch_leaves_in_a_class_of_wrappers_is_no_change_of_the_model():
+    class Fresh(Int8):
+        pass
+
+    model = int8_model()
+    model[0].weight = frozen(Fresh.of(torch.randn(32, 16)))
+    assert capture(model, (X,)).note == ""
+    assert "__getattribute__" not in vars(Fresh)
+
+
+def test_layers_whose_scales_are_in_no_buffer_are_refused_with_what_to_do():
+    layer = type("Linear4bit", (nn.Linear,), {"__module__": "bitsandbytes.nn.modules"})
+    model = nn.Sequential(nn.Linear(16, 16), layer(16, 16))
+    with pytest.raises(
+        PartitionError, match=r"submodule '1' is a layer of bitsandbytes, .*torchao"
+    ):
+        capture(model, (X,))

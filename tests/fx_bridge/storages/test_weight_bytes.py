@@ -1,0 +1,82 @@
+"""Graphs costed with weights of other bytes than their tensors have."""
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge import (
+    Costs,
+    DeviceSpec,
+    capture,
+    memory_profile,
+    partition_module,
+    stage_graph,
+    to_digraph,
+)
+from solver import Device, PartitionError
+from tests.support.tensor_wrappers import int8_model
+
+
+def tied():
+    """An embedding that is the head, and a matrix between them."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.inner = nn.Embedding(64, 32), nn.Linear(32, 32, bias=False)
+            self.head = nn.Linear(32, 64, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids):
+            return self.head(self.inner(self.words(ids)))
+
+    return Tied(), (torch.zeros(1, 3, dtype=torch.long),)
+
+
+def test_weights_take_the_bytes_and_the_time_of_what_is_stored():
+    captured = capture(*tied())
+    spec = DeviceSpec("slow", 10**15, 10**6)
+    stored = {"inner.weight": 100, "head.weight": 640}  # of tied names one is enough
+    graphs = [
+        to_digraph(captured.with_weight_bytes(given), costs=Costs(specs={"slow": spec}))
+        for given in ({}, stored)
+    ]
+    sizes = [{key: w["size_bytes"] for key, w in g.graph["weights"].items()} for g in graphs]
+    assert sizes[0] == {"words.weight": 64 * 32 * 4, "inner.weight": 32 * 32 * 4}
+    assert sizes[1] == {"words.weight": 640, "inner.weight": 100}
+    before, after = (
+        {name: of["latency_ns"]["slow"] for name, of in g.nodes.items() if of["kind"] == "operator"}
+        for g in graphs
+    )
+    # A microsecond for a byte; of an embedding the rows are read that are asked for.
+    assert {name: ns - after[name] for name, ns in before.items()} == {
+        "embedding": 0,
+        "linear": 1000 * (32 * 32 * 4 - 100),
+        "linear_1": 1000 * (64 * 32 * 4 - 640),
+    }
+
+
+def test_stages_and_profiles_hold_what_is_stored():
+    stored = {"inner.weight": 100, "words.weight": 640}
+    result = partition_module(
+        capture(*tied()).with_weight_bytes(stored), devices=[Device("a", "2kB")]
+    )
+    assert [
+        stage.weights_bytes for stage in stage_graph(result.split(), result.captured).stages
+    ] == [740]
+    held = memory_profile(result.captured).bytes_at_peak["weight"]
+    assert held == 740
+
+
+def test_bytes_of_no_weight_are_refused():
+    with pytest.raises(
+        PartitionError, match=r"'inner.weigth', which is no weight; did you mean in"
+    ):
+        capture(*tied()).with_weight_bytes({"inner.weigth": 1})
+
+
+def test_what_is_quantised_has_bytes_of_its_own():
+    captured = capture(int8_model(), (torch.ones(2, 16),))
+    with pytest.raises(PartitionError, match=r"'0.weight', which is quantised, and"):
+        captured.with_weight_bytes({"0.weight": 1})
+    assert captured.with_weight_bytes({}) is captured
