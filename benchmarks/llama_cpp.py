@@ -1,4 +1,4 @@
-"""Compare bytes, words and plans for GGUF files with llama.cpp itself; prints a Markdown table.
+"""Compare bytes, words and plans for GGUF files with llama.cpp itself; prints Markdown.
 
 Needs a build of llama.cpp with RPC (``benchmarks/llama_cpp_engine.py`` says how), and no GPU: the
 devices are two servers on loopback, and the files are sparse, with headers of real sizes.
@@ -11,66 +11,220 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.llama_cpp_engine import Answer, Engine, engine
+from benchmarks.llama_cpp_cases import ENDPOINTS, byte_cases, kind_of, placements, word_cases
+from benchmarks.llama_cpp_engine import MIB, Answer, Engine, engine
+from fx_bridge.files.gguf_buffers import compute_buffer_bytes, padded_positions
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import GgufModel, gguf_model
-from tests.support.llama_cpp_models import MODELS, write_model
+from fx_bridge.interop.llama_cpp_tensors import feeds_of, read_tensors, write_tensors
+from tests.support.llama_cpp_models import write_model
 
-CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
-KINDS = ("Q8_0", "Q4_K", "Q3_K", "F16")
-RECORD = Path("tests/data/llama_cpp/breakdowns.json")
-
-
-def byte_cases(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
-    """Yield models, and lines for them."""
-    for at in range(count):
-        name = [*MODELS][at % len(MODELS)]
-        kind = "MXFP4" if name == "gpt-oss" else rng.choice(KINDS)
-        layers = MODELS[name](kind).layers
-        mode = rng.choice(("one", "two", "two", "partial"))
-        items = layers + 1 if mode != "partial" else rng.randint(2, layers)
-        first = rng.randint(1, items - 1)
-        words = ["-c", rng.choice(CONTEXTS), "-ub", rng.choice((256, 512, 512, 512, 1024))]
-        words += ["-fa", "off" if rng.random() < 0.2 else "on", "-ngl", items]
-        words += [] if mode == "one" else ["-ts", f"{first},{items - first}"]
-        cache = "f16" if "off" in words or rng.random() < 0.7 else "q8_0"
-        words += ["-ctk", cache, "-ctv", cache]
-        yield {"model": name, "kind": kind, "words": words, "devices": 1 + (mode != "one")}
+RECORDS = Path("tests/data/llama_cpp")
+CAPACITIES_MIB = ((6144, 4096), (4096, 6144), (7168, 2048))
+NAMES = {"CPU": "cpu:0", "Host": "cpu:0", "RPC0": "rpc:0", "RPC1": "rpc:1"}
+DEVICES = ("rpc:0", "rpc:1", "cpu:0")
 
 
-def asked(machine: Engine, folder: Path, case: dict[str, Any]) -> tuple[Answer, GgufModel]:
-    """Return what the engine says of a case, and the model as read here."""
-    path = write_model(folder, case["model"], case["kind"])
-    words = case["words"]
-    cache = words[words.index("-ctk") + 1]
-    model = gguf_model(read_gguf(path), cache_type_k=cache, cache_type_v=cache)
-    try:
-        return machine.ask(path, words, case["devices"]), model
-    finally:
-        path.unlink()
+def runs(places: tuple[str, ...]) -> list[tuple[str, int]]:
+    return [(name, len([*own])) for name, own in groupby(places)]
+
+
+@contextmanager
+def written(
+    name: str, kind: str, cache: str = "f16", **sizes: int
+) -> Iterator[tuple[Path, GgufModel]]:
+    """Yield the file of a model, and the model as read here."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_model(Path(folder), name, kind, **sizes)
+        yield path, gguf_model(read_gguf(path), cache_type_k=cache, cache_type_v=cache)
+
+
+def compare_bytes(machine: Engine, count: int) -> Iterator[tuple[dict[str, Any], list[float]]]:
+    """Yield what the engine says of random lines, and our estimates of buffers by its own."""
+    for case in byte_cases(random.Random(0), count):
+        words = case["words"]
+        option = dict(zip(words[::2], words[1::2], strict=True))
+        with written(case["model"], case["kind"], option["-ctk"]) as (path, model):
+            answer = machine.ask(path, words, case["devices"])
+        *layers, last = answer.devices
+        weights, caches = Counter(CPU=model.embedding.size_bytes), Counter()
+        for device, (first, second) in zip(layers, model.layers, strict=True):
+            weights[device] += first.size_bytes + second.size_bytes
+            positions = padded_positions(option["-c"])
+            if first.cache.most_positions is not None:
+                window = padded_positions(first.cache.most_positions + option["-ub"])
+                positions = min(positions, window)
+            caches[device] += first.cache.position_bytes * positions + first.cache.state_bytes
+        weights[last] += model.output.size_bytes
+        ratios = []
+        for name, weight_mib, cache_mib, _ in answer.rows:
+            device = "CPU" if name == "Host" else name
+            assert weight_mib == weights[device] // MIB, (case, device)
+            assert cache_mib == caches[device] // MIB, (case, device)
+            own = [at for at, place in enumerate(layers) if place == device]
+            if device == "CPU" or not any(model.layers[at][0].tensors for at in own):
+                continue
+            ours = compute_buffer_bytes(
+                model,
+                context=option["-c"],
+                ubatch=option["-ub"],
+                flash=option["-fa"] == "on",
+                has_output=last == device,
+                pipelined=case["devices"] == 2 and "CPU" not in answer.devices,
+                layers=own,
+            )
+            assert ours >= answer.compute[device] * MIB, (case, device)
+            if option["-ctk"] == "f16":
+                ratios.append(ours / answer.compute[device] / MIB)
+        record = {"layers": runs(answer.devices), "rows": answer.rows, "compute": answer.compute}
+        yield case | record, ratios
+
+
+def compare_words(machine: Engine, count: int) -> Iterator[dict[str, Any]]:
+    """Yield what the engine makes of random lines; AssertionError if we read one otherwise."""
+    for case in word_cases(random.Random(1), count):
+        recorded = [*case["words"], "--rpc", ",".join(ENDPOINTS)]
+        words = case["words"]
+        for fixed, own in zip(ENDPOINTS, machine.endpoints, strict=True):
+            words = [word.replace(fixed, own) for word in words]
+        sizes = {"layers": case["layers"]}
+        with written(case["model"], case["kind"], **sizes) as (path, model):
+            answer = machine.ask(path, [*words, "-c", 512])
+        _check_reading(model, shlex.join(recorded), answer)
+        moved = Counter(NAMES[place] for place in answer.overridden.values())
+        rows = [(NAMES[name], weight_mib) for name, weight_mib, *_ in answer.rows]
+        layers = [(NAMES[name], length) for name, length in runs(answer.devices)]
+        yield case | {"words": recorded, "places": layers, "moved": moved, "rows": rows}
+
+
+def _check_reading(model: GgufModel, text: str, answer: Answer) -> None:
+    found = read_tensors(text, model, DEVICES)
+    places = [*(first.device for first, _ in found.layers), found.output.device]
+    assert places == [NAMES[name] for name in answer.devices], text
+    moved = {name: device for half in found.halves for name, device in half.moved.items()}
+    assert moved == {name: NAMES[place] for name, place in answer.overridden.items()}, text
+    for name, weight_mib, *_ in answer.rows:
+        assert weight_mib == found.weight_bytes[NAMES[name]] // MIB, text
+
+
+def compare_writing(machine: Engine, count: int) -> None:
+    """Write random placements as lines; AssertionError if the engine reads one otherwise."""
+    rng = random.Random(2)
+    for _ in range(count):
+        name = rng.choice(("llama", "qwen3moe", "glm4moe", "granitehybrid", "gpt-oss"))
+        with written(name, kind_of(rng, name), layers=rng.randint(2, 40)) as (path, model):
+            able = [at for at, feed in enumerate(feeds_of(model)) if feed != "none"]
+            places, output, on_host = placements(rng, len(model.layers), able)
+            words = write_tensors(model, places, output, on_host)
+            answer = machine.ask(path, [*words, "-c", 512])
+        assert [NAMES[name] for name in answer.devices] == [*places, output], words
+        matrices = {
+            tensor.name
+            for at in on_host
+            for tensor in model.layers[at][1].tensors
+            if "_exps" in tensor.name or feeds_of(model)[at] == "dense"
+        }
+        moved = {name for name in answer.overridden if places[int(name.split(".")[1])] != "cpu:0"}
+        assert moved == matrices, words
+        _check_reading(model, shlex.join(words), answer)
+
+
+def best_split(
+    machine: Engine, path: Path, model: GgufModel, capacities_mib: tuple[int, ...]
+) -> tuple[list[str], list[int]]:
+    """Return the line with the longest context by our bytes, and what the engine says of it."""
+    layers = len(model.layers)
+    longest = (0, 0)
+    for first in range(1, layers + 1):
+        context = longest[0] + 256
+        while all(
+            _used_bytes(model, part, context) <= capacity * MIB
+            for part, capacity in zip(
+                (range(first), range(first, layers + 1)), capacities_mib, strict=True
+            )
+        ):
+            longest = context, first
+            context += 256
+    context, first = longest
+    words = ["-c", str(context), "-ngl", str(layers + 1), "-ts", f"{first},{layers + 1 - first}"]
+    return words, totals_mib(machine, path, words)
+
+
+def _used_bytes(model: GgufModel, part: range, context: int) -> int:
+    layers = len(model.layers)
+    halves = [model.layers[at] for at in part if at < layers]
+    size = sum(half.size_bytes for layer in halves for half in layer)
+    size += sum(-(-first.cache.position_bytes * context // 1) for first, _ in halves)
+    size += model.output.size_bytes if layers in part else 0
+    return size + compute_buffer_bytes(
+        model, context=context, ubatch=512, flash=True, has_output=layers in part, layers=part
+    )
+
+
+def totals_mib(machine: Engine, path: Path, words: list[str]) -> list[int]:
+    rows = machine.ask(path, words).rows
+    return [sum(sizes) for name, *sizes in rows if name != "Host"]
+
+
+def compare_fit(machine: Engine) -> Iterator[str]:
+    """Yield rows of a table: ``--fit`` beside our best split, by the engine's estimates."""
+    with written("llama", "Q8_0") as (path, model):
+        for capacities in CAPACITIES_MIB:
+            theirs = machine.fit(path, capacities)
+            their_mib = totals_mib(machine, path, theirs)
+            ours, our_mib = best_split(machine, path, model, capacities)
+            assert all(own <= most for own, most in zip(our_mib, capacities, strict=True))
+            cells = (
+                ", ".join(map(str, capacities)),
+                *(f"`{shlex.join(theirs)}`", ", ".join(map(str, their_mib))),
+                *(f"`{shlex.join(ours)}`", ", ".join(map(str, our_mib))),
+                f"{int(ours[1]) / int(theirs[1]):.2f}",
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def record(name: str, found: list[dict[str, Any]]) -> None:
+    lines = ",\n".join(map(json.dumps, found))
+    (RECORDS / name).write_text(f"[\n{lines}\n]\n")
 
 
 def main() -> None:
-    """Run the comparisons that are asked for."""
+    """Run all comparisons."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binaries", type=Path, required=True)
-    parser.add_argument("--record", action="store_true", help=f"write {RECORD}")
+    parser.add_argument("--count", type=int, default=200, help="random cases of each kind")
+    parser.add_argument("--record", action="store_true", help=f"write {RECORDS}")
     options = parser.parse_args()
-    with engine(options.binaries) as machine, tempfile.TemporaryDirectory() as folder:
-        if options.record:
-            found = []
-            for case in byte_cases(random.Random(0), 90):
-                answer, _ = asked(machine, Path(folder), case)
-                layers = [(name, len([*own])) for name, own in groupby(answer.devices)]
-                own = {"layers": layers, "rows": answer.rows, "compute": answer.compute}
-                found.append(json.dumps(case | own))
-            RECORD.write_text("[\n" + ",\n".join(found) + "\n]\n")
+    with engine(options.binaries) as machine:
+        print(f"llama.cpp {machine.build}\n")
+        lines = [*compare_words(machine, options.count)]
+        print(f"* Lines read as the engine does: {len(lines)} of {options.count}.")
+        compare_writing(machine, options.count)
+        print(f"* Lines written, and read by the engine as meant: {options.count}.")
+        found = [*compare_bytes(machine, options.count)]
+        ratios = sorted(ratio for _, own in found for ratio in own)
+        print(
+            f"* Weights and caches equal to the MiB in {len(found)} cases; {len(ratios)} compute "
+            f"buffers are {ratios[0]:.2f} to {ratios[-1]:.2f} times the engine's, the median "
+            f"{ratios[len(ratios) // 2]:.2f}, nine of ten below "
+            f"{ratios[len(ratios) * 9 // 10]:.2f}.\n"
+        )
+        print("| memory, MiB | `--fit` | it uses | ours | uses | context, ratio |")
+        print("|---|---|---|---|---|---|")
+        for row in compare_fit(machine):
+            print(row, flush=True)
+    if options.record:
+        record("breakdowns.json", [case for case, _ in found[:90]])
+        record("lines.json", lines[:90])
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ class Engine:
         self.program = binaries / "llama-fit-params"
         self.endpoints = tuple(endpoints)
         self.free_mib = self._free_mib()
+        said = subprocess.run([self.program, "--version"], capture_output=True, text=True)
+        self.build = re.findall(r"commit \w+|\(\w+\)", said.stdout + said.stderr)[0]
 
     def run(self, model: Path, words: Sequence[object], devices: int = 2) -> str:
         """Return all that the program prints."""
@@ -63,9 +65,13 @@ class Engine:
 
     def ask(self, model: Path, words: Sequence[object], devices: int = 2) -> Answer:
         """Return what the engine says of a line. Without repacking, all of the host counts."""
-        said = self.run(model, [*words, "-fitp", "on", "-lv", "5", "--no-repack"], devices)
-        found = re.findall(r"^(RPC\d|Host) (\d+) (\d+) (\d+) ?$", said, re.MULTILINE)
-        compute = re.findall(r"sched_reserve: +(\S+) compute buffer size = +([\d.]+) MiB", said)
+        for _ in range(3):
+            said = self.run(model, [*words, "-fitp", "on", "-lv", "5", "--no-repack"], devices)
+            found = re.findall(r"^(RPC\d|Host) (\d+) (\d+) (\d+) ?$", said, re.MULTILINE)
+            compute = re.findall(r"sched_reserve: +(\S+) compute buffer size = +([\d.]+)", said)
+            # Its log may lose lines. A device without a layer has no buffer.
+            if len(compute) == len(found):
+                break
         placed = re.findall(r"tensor (\S+) \(.*\) buffer type overridden to (\S+)", said)
         return Answer(
             tuple(re.findall(r"layer +\d+ assigned to device (\w+),", said)),

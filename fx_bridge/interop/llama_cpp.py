@@ -2,8 +2,8 @@
 
 The embedding is on the host. The output, norm and head, counts as a layer behind the last one, so
 that the last device has one more than its layers. ``-ngl`` is the number of these, from the end,
-that are not on the host. Based on ``load_tensors`` of ``llama-model.cpp`` of 2026, without a test
-against the program.
+that are not on the host. These are the rules of ``load_tensors`` in ``llama-model.cpp`` since
+:data:`SINCE`, and those of the program itself (``benchmarks/llama_cpp.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages, is_host
 from fx_bridge.interop.words import (
     Words,
-    cuda_numbers,
     named_devices,
     read_arguments,
     read_number,
@@ -27,32 +26,41 @@ from fx_bridge.interop.words import (
 from solver import PartitionError
 
 _PROGRAM: Final = "llama.cpp"
-_PREFIX: Final = "CUDA"
+SINCE: Final = "2025-12-18"
+"""Older builds have the output on the host if not all layers are on devices, and one layer more on
+devices."""
+_BACKENDS: Final = {
+    "cuda": "CUDA", "rpc": "RPC", "rocm": "ROCm", "vulkan": "Vulkan", "sycl": "SYCL"
+}  # fmt: skip
+"""The first part of a device's name, and that of the program."""
 _NO_DEVICE: Final = "none"
-_ALL_LAYERS: Final = ("all", "auto", "-1")
+_ALL_LAYERS: Final = ("all", "auto", "-1", "-2")
 """All layers on devices, with ``-fit off``; without it, ``auto`` lets the program choose."""
 _KNOWN: Final = {
-    **{name: name for name in ("-dev", "-sm", "-ts", "-ngl", "-fit")},
+    **{name: name for name in ("-dev", "-sm", "-ts", "-ngl", "-mg", "-fit", "--rpc")},
     "--device": "-dev",
     "--split-mode": "-sm",
     "--tensor-split": "-ts",
     "--gpu-layers": "-ngl",
     "--n-gpu-layers": "-ngl",
+    "--main-gpu": "-mg",
     "--fit": "-fit",
 }
 OVERRIDE, FIRST_EXPERTS, ALL_EXPERTS = "-ot", "--n-cpu-moe", "--cpu-moe"
+FIRST_DENSE: Final = "--n-cpu-ffn"
 NO_OP_OFFLOAD: Final = "--no-op-offload"
 WITHIN_LAYERS: Final = {
-    **{name: name for name in (OVERRIDE, FIRST_EXPERTS, ALL_EXPERTS, NO_OP_OFFLOAD)},
+    **{name: name for name in (OVERRIDE, FIRST_EXPERTS, ALL_EXPERTS, FIRST_DENSE, NO_OP_OFFLOAD)},
     "--override-tensor": OVERRIDE,
     "-ncmoe": FIRST_EXPERTS,
     "-cmoe": ALL_EXPERTS,
+    "-ncffn": FIRST_DENSE,
 }
 """Options that divide layers, for :mod:`fx_bridge.interop.llama_cpp_experts`."""
 
 
 def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
-    """Return stages as arguments: the host with the embedding, then CUDA devices.
+    """Return stages as arguments: the host with the embedding, then the other devices.
 
     Raises PartitionError if the embedding is elsewhere, or the host has other than first layers.
     """
@@ -70,7 +78,7 @@ def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
             )
     check_stages(_PROGRAM, stages, bare_ends=True)
     others = stages[1:]
-    devices = [f"{_PREFIX}{n}" for n in cuda_numbers([s.device for s in others], _PROGRAM)]
+    devices = [_program_device(stage.device) for stage in others]
     split = [stage.count + stage.has_head for stage in others]
     shares = ",".join(map(str, split or [1]))
     return [
@@ -116,10 +124,11 @@ class SplitOptions(NamedTuple):
 
 def split_options(found: Mapping[str, str], devices: Sequence[str]) -> SplitOptions:
     """Return the options that need no model."""
-    for name, value in (("-sm", "layer"), ("-fit", "off")):
-        if found.get(name, value) != value:
+    for name, allowed in (("-sm", ("layer", "none")), ("-fit", ("off",))):
+        if found.get(name, allowed[0]) not in allowed:
             raise PartitionError(
-                f"{_PROGRAM}'s {name} is {found[name]!r}, which decides otherwise; write {value}"
+                f"{_PROGRAM}'s {name} is {found[name]!r}, which decides otherwise; write "
+                f"{allowed[0]}"
             )
     host = next(filter(is_host, devices), None)
     if host is None:
@@ -130,12 +139,20 @@ def split_options(found: Mapping[str, str], devices: Sequence[str]) -> SplitOpti
     offloaded = None
     if found.get("-ngl", "all") not in _ALL_LAYERS:
         offloaded = read_number(found["-ngl"], f"{_PROGRAM}'s -ngl")
-    if offloaded == 0:
+    if offloaded == 0 or found.get("-dev") == _NO_DEVICE:
         return SplitOptions(host, offloaded=0)
     order = without_host(devices, _PROGRAM)
     if "-dev" in found:
-        numbers = [word.strip().removeprefix(_PREFIX) for word in found["-dev"].split(",")]
-        order = named_devices(numbers, order, f"{_PROGRAM}'s -dev")
+        names = [device_of(word.strip()) for word in found["-dev"].split(",")]
+        order = named_devices(names, order, f"{_PROGRAM}'s -dev")
+    if found.get("-sm") == "none":
+        main = read_number(found.get("-mg", "0"), f"{_PROGRAM}'s -mg")
+        if main >= len(order):
+            raise PartitionError(
+                f"{_PROGRAM}'s -mg is {main} and the devices beside the host are "
+                f"{', '.join(order)}; write a number below {len(order)}"
+            )
+        return SplitOptions(host, (order[main],), (1.0,), offloaded)
     if "-ts" not in found and len(order) > 1:
         raise PartitionError(
             f"{_PROGRAM}'s words have no -ts, without which it divides layers by free memory; "
@@ -187,6 +204,27 @@ def stages_by_shares(
     if host is None:
         return [replace(stages[0], has_embedding=True), *stages[1:]]
     return [StageLayers(host, layers + 1 - offloaded, True), *stages]
+
+
+def device_of(word: str) -> str:
+    """Return the device that the program calls such as ``CUDA0``, or by a number alone."""
+    if word.isascii() and word.isdecimal():
+        return f"cuda:{word}"
+    for backend, name in _BACKENDS.items():
+        number = word.removeprefix(name)
+        if number != word and number.isascii() and number.isdecimal():
+            return f"{backend}:{number}"
+    return word
+
+
+def _program_device(device: str) -> str:
+    backend, _, number = device.partition(":")
+    if backend not in _BACKENDS or not (number.isascii() and number.isdecimal()):
+        raise PartitionError(
+            f"{_PROGRAM} has devices such as {', '.join(f'{name}:0' for name in _BACKENDS)}, and "
+            f"the plan has {device!r}; plan for devices with such names"
+        )
+    return _BACKENDS[backend] + number
 
 
 def _shares(text: str, devices: int) -> list[float]:

@@ -2,10 +2,11 @@ r"""Parts of the layers of GPUs that llama.cpp computes on the host, by names of
 
 ``--override-tensor`` (``-ot``) has regular expressions, each with a place: the first one found in
 the name of a weight places it, and an operation runs where its weight is. ``--n-cpu-moe`` and
-``--cpu-moe`` stand for expressions that find the experts of the first layers, or of all. Weights of
-a layer are called ``blk.3.ffn_up_exps.weight`` if there are experts, else ``blk.3.ffn_up.weight``.
-Caches stay where ``-ngl`` puts their layer. Based on ``common/arg.cpp`` and
-``llama-model-loader.cpp`` of 2026, without a test against the program.
+``--cpu-moe`` stand for expressions that find the experts of the first layers, or of all, and
+``--n-cpu-ffn`` for the other matrices after attention. Weights of a layer are called
+``blk.3.ffn_up_exps.weight`` if there are experts, else ``blk.3.ffn_up.weight``. Caches stay where
+``-ngl`` puts their layer. These are the rules of ``common/arg.cpp`` and ``llama-model-loader.cpp``
+of 2026, and those of the program itself (``benchmarks/llama_cpp.py``).
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Final, Literal, NamedTuple
 
 from fx_bridge.interop.llama_cpp import (
     ALL_EXPERTS,
+    FIRST_DENSE,
     FIRST_EXPERTS,
     NO_OP_OFFLOAD,
     OVERRIDE,
+    device_of,
     read_options,
     split_options,
     stages_of_options,
@@ -34,7 +37,7 @@ Feed = Literal["experts", "dense", "none"]
 OP_OFFLOAD_TOKENS: Final = 32
 """``GGML_OP_OFFLOAD_MIN_BATCH``: smallest batch with copies of host matrices."""
 
-_HOST: Final = "CPU"
+HOST_BUFFER: Final = "CPU"
 _SUFFIX: Final[Mapping[Feed, str]] = {"experts": "_exps", "dense": ""}
 _ATTENTION: Final = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output")
 _BESIDE_ATTENTION: Final = (
@@ -53,7 +56,13 @@ _BESIDE: Final[Mapping[Feed, tuple[str, ...]]] = {
     "dense": ("ffn_up.bias", "ffn_down.bias"),
 }
 """Names of ``llama-arch.cpp``, of all architectures together."""
-_EXPERTS_OF: Final = r"blk\.{}\.ffn_(up|down|gate)_exps"
+_EXPERTS_OF: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+_MATRICES: Final[Mapping[Feed, str]] = {
+    "experts": "ffn_(up|down|gate|gate_up)_exps",
+    "dense": r"ffn_(up|down|gate)\.",
+}
+_ANY_MATRICES: Final = r"ffn_(up|down|gate|gate_up)(_exps)?\."
+_DENSE_OF: Final = r"\.ffn_(up|down|gate)\."
 
 
 def write_experts(
@@ -77,10 +86,9 @@ def write_experts(
         return [*words, ALL_EXPERTS]
     if chosen == [at for at in movable if at <= chosen[-1]]:
         return [*words, FIRST_EXPERTS, str(chosen[-1] + 1)]
-    suffixes = {_SUFFIX[feeds[at]] for at in chosen}
-    suffix = "(_exps)?" if len(suffixes) > 1 else suffixes.pop()
-    layers = "|".join(map(str, chosen))
-    return [*words, OVERRIDE, rf"blk\.({layers})\.ffn_(up|down|gate){suffix}\.weight={_HOST}"]
+    kinds = {feeds[at] for at in chosen}
+    matrices = _MATRICES[kinds.pop()] if len(kinds) == 1 else _ANY_MATRICES
+    return [*words, OVERRIDE, rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={HOST_BUFFER}"]
 
 
 def read_experts(
@@ -93,20 +101,18 @@ def read_experts(
     """
     found = read_options(text)
     stages = stages_of_options(found, names, devices)
-    return stages, _moved(stages, _overrides(found, feeds), feeds), NO_OP_OFFLOAD in found
+    _check_halves(found, feeds)
+    return stages, _moved(stages, overrides(found, len(feeds)), feeds), NO_OP_OFFLOAD in found
 
 
 def check_options(text: str, devices: Sequence[str]) -> None:
     """Refuse arguments that are invalid for any model; errors as for `read_experts`."""
     found = read_options(text)
     split_options(found, devices)
-    if FIRST_EXPERTS in found:
-        read_number(found[FIRST_EXPERTS], f"llama.cpp's {FIRST_EXPERTS}")
-    if OVERRIDE in found:
-        _read_overrides(found[OVERRIDE])
+    overrides(found, 1)
 
 
-class _Override(NamedTuple):
+class Override(NamedTuple):
     """An expression for weights, their device (``CPU`` for the host), and the option with it."""
 
     pattern: WeightPattern
@@ -114,38 +120,65 @@ class _Override(NamedTuple):
     option: str = OVERRIDE
 
 
-def _overrides(found: Mapping[str, str], feeds: Sequence[Feed]) -> list[_Override]:
-    made: list[_Override] = []
+def overrides(found: Mapping[str, str], layers: int) -> list[Override]:
+    """Return the expressions of options, the first of which counts."""
+    made: list[Override] = []
     for option, value in found.items():
-        if option in (FIRST_EXPERTS, ALL_EXPERTS) and "experts" not in feeds:
-            raise PartitionError(
-                f"llama.cpp's {option} is about experts, and the model has none; write such as "
-                rf'{OVERRIDE} "blk\.(0|1)\.ffn_(up|down|gate)\.weight={_HOST}"'
-            )
-        layers = r"\d+"
-        if option == FIRST_EXPERTS:
-            count = min(read_number(value, f"llama.cpp's {option}"), len(feeds))
-            layers = f"({'|'.join(map(str, range(count)))})" if count else "(?!)"
-        if option in (FIRST_EXPERTS, ALL_EXPERTS):
-            pattern = WeightPattern(_EXPERTS_OF.format(layers), f"llama.cpp's {option}")
-            made.append(_Override(pattern, _HOST, option))
+        texts: list[str] = []
+        if option == ALL_EXPERTS:
+            texts = [_EXPERTS_OF]
+        elif option in (FIRST_EXPERTS, FIRST_DENSE):
+            count = min(read_number(value, f"llama.cpp's {option}"), layers)
+            weights = _EXPERTS_OF if option == FIRST_EXPERTS else _DENSE_OF
+            texts = [rf"blk\.{layer}{weights}" for layer in range(count)]
         elif option == OVERRIDE:
-            made += _read_overrides(value)
+            made += _read_overrides(value, found.get("--rpc", ""))
+        made += [
+            Override(WeightPattern(text, f"llama.cpp's {option}"), HOST_BUFFER, option)
+            for text in texts
+        ]
     return made
 
 
-def _read_overrides(text: str) -> list[_Override]:
-    made: list[_Override] = []
+def _check_halves(found: Mapping[str, str], feeds: Sequence[Feed]) -> None:
+    """Refuse options about halves that no layer has."""
+    for option, feed, weights in (
+        *((name, "experts", "experts") for name in (FIRST_EXPERTS, ALL_EXPERTS)),
+        (FIRST_DENSE, "dense", "dense matrices after attention"),
+    ):
+        if option in found and feed not in feeds:
+            raise PartitionError(
+                f"llama.cpp's {option} is about {weights}, and the model has none; write such as "
+                rf'{OVERRIDE} "blk\.(0|1)\.ffn_(up|down|gate)\.weight={HOST_BUFFER}"'
+            )
+
+
+def _read_overrides(text: str, servers: str) -> list[Override]:
+    made: list[Override] = []
     for part in text.split(","):
         expression, equals, place = part.partition("=")
-        device = place.replace("CUDA", "cuda:") if place.startswith("CUDA") else place
-        if not equals or not (device == _HOST or device.startswith("cuda:")):
+        device = _device_of_buffer(place, servers.split(","))
+        if not equals or device is None:
             raise PartitionError(
-                f"llama.cpp's {OVERRIDE} has {part[:100]!r}; write an expression, = and {_HOST} or "
-                "such as CUDA0"
+                f"llama.cpp's {OVERRIDE} has {part[:100]!r}; write an expression, = and "
+                f"{HOST_BUFFER} or such as CUDA0, and for a server of --rpc RPC0[HOST:PORT]"
             )
-        made.append(_Override(WeightPattern(expression, f"llama.cpp's {OVERRIDE}"), device))
+        made.append(Override(WeightPattern(expression, f"llama.cpp's {OVERRIDE}"), device))
     return made
+
+
+def _device_of_buffer(place: str, servers: Sequence[str]) -> str | None:
+    """Return the device of a buffer: each server calls its own ``RPC0``, with its address."""
+    name, bracket, address = place.partition("[")
+    if bracket:
+        server = address.removesuffix("]")
+        return f"rpc:{servers.index(server)}" if name == "RPC0" and server in servers else None
+    device = device_of(place)
+    return (
+        device
+        if device == HOST_BUFFER or (device != place and not device.startswith("rpc:"))
+        else None
+    )
 
 
 class _LayerWeights(NamedTuple):
@@ -169,7 +202,7 @@ def _weights_of(layer: int, feed: Feed) -> _LayerWeights:
 
 
 def _moved(
-    stages: Sequence[StageLayers], overrides: Sequence[_Override], feeds: Sequence[Feed]
+    stages: Sequence[StageLayers], overrides: Sequence[Override], feeds: Sequence[Feed]
 ) -> frozenset[int]:
     """Return the layers whose second half goes to the host while the first does not."""
     if not overrides:
@@ -199,7 +232,7 @@ def _moved(
         for name in found - rare if found & second else found:
             places.setdefault(name, override.device)
     for name, device in others.items():
-        own = _HOST if is_host(device) else device
+        own = HOST_BUFFER if is_host(device) else device
         if places.get(name, own) != own:
             raise PartitionError(
                 f"llama.cpp's {OVERRIDE} moves {name!r} away from {device}, where plans have it; "
@@ -214,7 +247,7 @@ def _moved(
 
 def _is_moved(weights: _LayerWeights, device: str, places: Mapping[str, str]) -> bool:
     """Return True if the second half of a layer goes to the host and the first does not."""
-    own = _HOST if is_host(device) else device
+    own = HOST_BUFFER if is_host(device) else device
     for name in (*weights.first, *weights.rare):
         if places.get(name, own) != own:
             raise PartitionError(
@@ -228,12 +261,12 @@ def _is_moved(weights: _LayerWeights, device: str, places: Mapping[str, str]) ->
             f"llama.cpp's {OVERRIDE} divides a layer: {places_of}; write ffn_(up|down|gate)"
         )
     place = next(iter(found.values()), own)
-    allowed = {own, place} if place == _HOST else {own}
+    allowed = {own, place} if place == HOST_BUFFER else {own}
     for name in (*weights.second, *weights.beside):
         there = places.get(name, own)
         if there not in allowed:
             raise PartitionError(
                 f"llama.cpp's {OVERRIDE} has {name!r} on {there}, and the layer is on {device}; "
-                f"write {_HOST} for all ffn weights of it, or another -ts"
+                f"write {HOST_BUFFER} for all ffn weights of it, or another -ts"
             )
     return place != own

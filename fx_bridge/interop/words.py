@@ -263,7 +263,8 @@ def rank_devices(visible: object, devices: Sequence[str], program: str) -> list[
             return sorted(devices, key=lambda name: int(name.partition(":")[2]))
         return list(devices)
     numbers = visible if isinstance(visible, list) else str(visible).split(",")
-    return named_devices(list(map(str, numbers)), devices, f"{program}'s {VISIBLE}")
+    names = [f"cuda:{str(number).strip()}" for number in numbers]
+    return named_devices(names, devices, f"{program}'s {VISIBLE}")
 
 
 def _is_cuda(device: str) -> bool:
@@ -271,12 +272,11 @@ def _is_cuda(device: str) -> bool:
     return backend == "cuda" and number.isascii() and number.isdecimal()
 
 
-def named_devices(numbers: Sequence[str], devices: Sequence[str], what: str) -> list[str]:
-    """Return the CUDA devices with some numbers; PartitionError unless there is one each."""
-    found = [f"cuda:{number.strip()}" for number in numbers]
-    for name in found:
+def named_devices(names: Sequence[str], devices: Sequence[str], what: str) -> list[str]:
+    """Return devices that `what` names; PartitionError unless there is one each."""
+    for name in names:
         if name not in devices:
             raise PartitionError(f"{what} names {name!r}; the devices are {', '.join(devices)}")
-    if len(set(found)) < len(found):
+    if len(set(names)) < len(names):
         raise PartitionError(f"{what} names a device twice; name each once")
-    return found
+    return list(names)

@@ -102,10 +102,10 @@ def test_words_select_exactly_the_layers_and_come_back(count):
     [
         ("eeee", {0, 1, 2, 3}, ["--cpu-moe"]),
         ("eeee", {0, 1}, ["--n-cpu-moe", "2"]),
-        ("eeee", {1}, ["-ot", r"blk\.(1)\.ffn_(up|down|gate)_exps\.weight=CPU"]),
+        ("eeee", {1}, ["-ot", r"blk\.(1)\.ffn_(up|down|gate|gate_up)_exps=CPU"]),
         ("deee", {1, 2}, ["--n-cpu-moe", "3"]),
-        ("deee", {0, 1}, ["-ot", r"blk\.(0|1)\.ffn_(up|down|gate)(_exps)?\.weight=CPU"]),
-        ("dddd", {2, 3}, ["-ot", r"blk\.(2|3)\.ffn_(up|down|gate)\.weight=CPU"]),
+        ("deee", {0, 1}, ["-ot", r"blk\.(0|1)\.ffn_(up|down|gate|gate_up)(_exps)?\.=CPU"]),
+        ("dddd", {2, 3}, ["-ot", r"blk\.(2|3)\.ffn_(up|down|gate)\.=CPU"]),
         ("eeee", set(), []),
     ],
 )
