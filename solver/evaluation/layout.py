@@ -44,12 +44,6 @@ class Layout:
         rank = {device: number for number, device in enumerate(plan.device_order)}
         positions = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
         self.position = np.array(positions, dtype=np.int64)
-        self.hops: Hops | None = None
-        self.place = np.arange(self.stage_count, dtype=np.int64)
-        self.device_of_place = self.device_of_stage[:-1]
-        if problem.interconnect.charging == "relayed":
-            self.hops = relay_hops(problem, plan, self.position[self.stage[:count]])
-            self._add_relays(self.hops, plan, device_number)
         reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
         forward = read < count
         reader, read = reader[forward], read[forward]
@@ -61,10 +55,12 @@ class Layout:
         )
         self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
         self.paths = self.arcs
-        if self.hops is not None:
-            before = np.unique(self.hops.source)
-            ends = (self.place[before].tolist(), self.place[before + 1].tolist())
-            self.paths = list(zip(*ends, strict=True))
+        self.hops: Hops | None = None
+        self.place = np.arange(self.stage_count, dtype=np.int64)
+        self.device_of_place = self.device_of_stage[:-1]
+        if problem.interconnect.charging == "relayed":
+            self.hops = relay_hops(problem, plan, self.position[self.stage[:count]])
+            self._add_relays(self.hops, plan, device_number)
 
     def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:
         empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), self.position)
@@ -74,3 +70,6 @@ class Layout:
         self.device_of_place = np.concatenate(
             [self.device_of_place, devices[empty % hops.device_count]]
         )
+        before = np.unique(hops.source)
+        ends = self.place[before].tolist(), self.place[before + 1].tolist()
+        self.paths = list(zip(*ends, strict=True))
