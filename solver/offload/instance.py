@@ -13,7 +13,7 @@ from solver.model.devices import STAGING_HOST, Device, Link
 from solver.model.errors import PartitionError
 from solver.model.job import Host, Job, ServingObjective, grown_bytes
 from solver.model.operators import Operator
-from solver.model.plan import MODES, Mode, PartitionPlan
+from solver.model.plan import Mode, PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.problem_checks import MAX_TOTAL
 from solver.presolve.transfers import Transfers
@@ -227,14 +227,14 @@ def _unit(job: Job, host: Host, name: str) -> Unit:
     weight_bytes = sum(weights[key].size_bytes for key in own)
     kind = host.device_class
     may_run = kind is not None and all(_has_time(op, kind) for members in forms for op in members)
-    allowed = {"resident": True, "streamed": weight_bytes > 0, "host": may_run}
+    allowed: dict[Mode, bool] = {"resident": True, "streamed": weight_bytes > 0, "host": may_run}
     devices = next(iter(job.phases.values())).devices
     return Unit(
         name,
         weight_bytes,
         sum(weights[key].size_bytes for key in keys) - weight_bytes,
         sum(job.padding_bytes.get(key, 0) for key in own),
-        tuple(mode for mode in MODES if allowed[mode]),
+        tuple(mode for mode, is_allowed in allowed.items() if is_allowed),
         tuple(tuple(_total_ns(m, device.device_class) for device in devices) for m in forms),
         tuple(_total_ns(members, kind) if kind and may_run else 0 for members in forms),
         tuple(
