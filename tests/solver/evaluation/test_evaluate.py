@@ -31,9 +31,6 @@ def usage(evaluation, device):
     return next(entry for entry in evaluation.usage if entry.device == device)
 
 
-# -- live storages ------------------------------------------------------------------------------
-
-
 # -- memory models ------------------------------------------------------------------------------
 
 
@@ -84,11 +81,8 @@ def times(evaluation):
 
 def test_peer_to_peer_pays_one_send_and_one_receive_per_consuming_device():
     evaluation = judged(fan_out(), p="a", q="b", r="cd")
-    assert times(evaluation) == [
-        (100, 20, 0, 120),
-        (200, 20, 10, 230),
-        (1200, 0, 30, 1230),
-    ]
+    assert times(evaluation) == [(100, 20, 0, 120), (200, 20, 10, 230), (1200, 0, 30, 1230)]
+    assert evaluation.feasible and evaluation.violations == ()
     assert evaluation.transfer_bytes == 10 + 10 + 20
     assert evaluation.bottleneck_ns == 1230
     assert evaluation.latency_ns == 120 + 230 + 1230
@@ -98,11 +92,7 @@ def test_peer_to_peer_pays_one_send_and_one_receive_per_consuming_device():
 def test_host_staged_pays_one_write_and_one_read_per_consuming_device():
     interconnect = Interconnect(default=ONE_BYTE_PER_NS, charging="host_staged")
     evaluation = judged(fan_out(interconnect=interconnect), p="a", q="b", r="cd")
-    assert times(evaluation) == [
-        (100, 10, 0, 110),
-        (200, 20, 10, 230),
-        (1200, 0, 30, 1230),
-    ]
+    assert times(evaluation) == [(100, 10, 0, 110), (200, 20, 10, 230), (1200, 0, 30, 1230)]
     assert evaluation.transfer_bytes == 40
 
 
@@ -118,12 +108,6 @@ def test_objectives_come_in_the_order_of_the_problem():
 # -- violations ---------------------------------------------------------------------------------
 
 
-def test_a_plan_that_breaks_nothing_is_feasible():
-    evaluation = judged(fan_out(), p="a", q="b", r="cd")
-    assert evaluation.violations == ()
-    assert evaluation.feasible
-
-
 def test_memory_is_exceeded_by_the_last_byte():
     full = weighted(devices=(Device("p", 30_011), Device("q", 11_110)))
     assert judged(full, p="ab", q="cd").feasible
@@ -135,10 +119,7 @@ def test_memory_is_exceeded_by_the_last_byte():
 
 def test_a_cycle_names_its_devices():
     (sentence,) = judged(fan_out(), p="ac", q="b", r="d").violations
-    assert sentence in (
-        "the stages form a cycle: p -> q -> p",
-        "the stages form a cycle: q -> p -> q",
-    )
+    assert sentence in [f"the stages form a cycle: {c}" for c in ("p -> q -> p", "q -> p -> q")]
 
 
 def test_stages_in_the_wrong_order_are_named():
@@ -163,15 +144,7 @@ def test_chunks_of_a_device_add_up_and_share_weights():
         operators=(
             Operator("a", 1, storage_bytes=1, value_bytes=1, weights=("w",), backward=saves),
             Operator("b", 10, ("a",), storage_bytes=10, value_bytes=10),
-            Operator(
-                "c",
-                100,
-                ("a", "b"),
-                storage_bytes=100,
-                weights=("w",),
-                backward=saves,
-                is_output=True,
-            ),
+            Operator("c", 100, ("a", "b"), 100, weights=("w",), backward=saves, is_output=True),
         ),
         devices=(Device("p"), Device("q")),
         weights={"w": Weight(1_000, 10_000)},

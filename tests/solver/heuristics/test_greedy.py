@@ -1,8 +1,6 @@
-import itertools
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +14,7 @@ from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import ColocationGroup, Weight
 from solver.model.training import Backward
 from solver.search.solve import solve
-from tests.support.graphs import weighted_chain
+from tests.support.graphs import chain, weighted_chain
 from tests.support.oracle import brute_force, cost
 from tests.support.paths import ROOT
 from tests.support.problem_counts import counts
@@ -32,29 +30,14 @@ def placed(problem):
 
 
 def test_storages_are_freed_after_their_last_reader():
-    operators = tuple(
-        Operator(f"op{i}", reads=(f"op{i - 1}",) if i else (), storage_bytes=5, value_bytes=5)
-        for i in range(20)
-    )
-    problem = PartitionProblem(operators, (Device("d0", 10), Device("d1", 10)))
+    problem = chain(20, value_bytes=5, devices=(Device("d0", 10), Device("d1", 10)))
     assert placed(problem) == "0" * 20  # 100 bytes in all, never more than 10 live
 
 
 def test_small_partitions_of_neighbouring_levels_are_combined():
     # Grown: {a b} = 5, {c} = 6, {d} = 4 by 6, since c is too large to join either; {a b} and {d}
     # are at most one level apart because d reads b and not c.
-    operators = (
-        Operator("a", weights=("a",)),
-        Operator("b", reads=("a",), weights=("b",)),
-        Operator("c", reads=("b",), weights=("c",)),
-        Operator("d", reads=("b",), weights=("d",)),
-    )
-    problem = PartitionProblem(
-        operators,
-        tuple(Device(f"d{i}", 10) for i in range(3)),
-        weights={"a": Weight(2), "b": Weight(3), "c": Weight(8), "d": Weight(4)},
-    )
-    result = greedy(problem)
+    result = greedy(weighted_chain([2, 3, 8, 4], [10, 10, 10], of={"d": {"reads": ("b",)}}))
     assert result.status is SolveStatus.FEASIBLE
     assert result.evaluation.devices_used == 2
     assert result.plan.assignment["d"] == result.plan.assignment["a"]
@@ -63,27 +46,15 @@ def test_small_partitions_of_neighbouring_levels_are_combined():
 def test_a_merge_that_would_spoil_the_mapping_is_not_made():
     # Grown: {a} on the largest, then {b} and {c}. b and c together would fit only the largest
     # device, which a needs for itself.
-    operators = (
-        Operator("a", weights=("a",)),
-        Operator("b", weights=("b",)),
-        Operator("c", weights=("c",)),
-    )
-    problem = PartitionProblem(
-        operators,
-        (Device("d0", 20), Device("d1", 10), Device("d2", 10)),
-        weights={"a": Weight(18), "b": Weight(8), "c": Weight(8)},
-    )
-    result = greedy(problem)
+    apart = {name: {"reads": ()} for name in "bc"}
+    result = greedy(weighted_chain([18, 8, 8], [20, 10, 10], of=apart))
     assert result.status is SolveStatus.FEASIBLE
-    assert result.plan.assignment["a"] == "d0"
+    assert result.plan.assignment["a"] == "gpu0"
     assert result.evaluation.devices_used == 3
 
 
 def test_pins_are_kept_by_moving_partitions_among_devices():
-    problem = weighted_chain([5, 5], [5, 5])
-    a, b = problem.operators
-    pinned = problem.replace(operators=(a, replace(b, allowed_devices={"gpu0"})))
-    result = greedy(pinned)
+    result = greedy(weighted_chain([5, 5], [5, 5], of={"b": {"allowed_devices": {"gpu0"}}}))
     assert result.status is SolveStatus.FEASIBLE
     assert dict(result.plan.assignment) == {"a": "gpu1", "b": "gpu0"}
 
@@ -110,16 +81,10 @@ def test_what_fits_nowhere_is_placed_and_reported(capacities):
 
 
 def test_training_counts_microbatches_in_flight():
-    operators = (
-        Operator("a", backward=Backward(residual_bytes=3)),
-        Operator("b", reads=("a",), backward=Backward(residual_bytes=4)),
-    )
-    problem = PartitionProblem(
-        operators,
-        (Device("d0", 12), Device("d1", 12)),
-        memory_model="training",
-        schedule="gpipe",
-        microbatches=2,
+    of = {name: {"backward": Backward(residual_bytes=size)} for name, size in (("a", 3), ("b", 4))}
+    settings = {"memory_model": "training", "schedule": "gpipe", "microbatches": 2}
+    problem = chain(
+        "ab", value_bytes=0, of=of, devices=(Device("d0", 12), Device("d1", 12)), **settings
     )
     assert placed(problem) in ("01", "10")  # 14 bytes on one device
     assert placed(problem.replace(schedule="1f1b")) == "00"  # one stage has one in flight
@@ -175,12 +140,7 @@ def test_a_limit_on_devices_is_kept_where_pins_let_it(count):
 def test_a_limit_on_devices_takes_the_largest_that_pins_allow():
     problem = weighted_chain([5, 5, 5], [10, 12, 9, 7])
     assert placed(problem.replace(max_devices=2)) == "001"
-    pinned = problem.replace(
-        operators=tuple(
-            replace(op, allowed_devices=frozenset(["gpu2"])) if op is problem.operators[2] else op
-            for op in problem.operators
-        )
-    )
+    pinned = weighted_chain([5, 5, 5], [10, 12, 9, 7], of={"c": {"allowed_devices": {"gpu2"}}})
     assert placed(pinned.replace(max_devices=2)) == "112"
 
 
@@ -195,11 +155,7 @@ def test_the_answer_depends_on_nothing_but_the_problem():
     answers = {
         subprocess.run(
             [sys.executable, "-c", script],
-            env={
-                **os.environ,
-                "PYTHONHASHSEED": hash_seed,
-                "PYTHONPATH": str(ROOT),
-            },
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=True,
@@ -244,18 +200,10 @@ def test_the_work_is_near_linear(capacity, monkeypatch):
 
 
 def test_1f1b_keeps_fewer_microbatches_in_later_stages():
-    saves = Backward(residual_bytes=1)
-    operators = (
-        Operator("a", backward=saves),
-        *(Operator(b, reads=(a,), backward=saves) for a, b in itertools.pairwise("abcde")),
-    )
-    problem = PartitionProblem(
-        operators,
-        (Device("d0", 4), Device("d1", 3)),
-        memory_model="training",
-        schedule="1f1b",
-        microbatches=8,
-    )
+    saves = {"backward": Backward(residual_bytes=1)}
+    devices, settings = (Device("d0", 4), Device("d1", 3)), {"schedule": "1f1b", "microbatches": 8}
+    fields = {"devices": devices, "memory_model": "training", **settings}
+    problem = chain("abcde", value_bytes=0, of=dict.fromkeys("abcde", saves), **fields)
     result = greedy(problem)
     assert result.status is SolveStatus.FEASIBLE  # 2 x 2 bytes, then 1 x 3 bytes
     assert placed(problem) == "00111"

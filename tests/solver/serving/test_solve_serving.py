@@ -42,14 +42,20 @@ def least(values):
     return min(values, default=None)
 
 
+def drawn(seed, memory_model="weights", links="alike", *, is_uneven=False):
+    """A case, all its plans, and those that fit."""
+    serving = random_case(seed, memory_model=memory_model)
+    serving = with_uneven_prompt(serving, seed) if is_uneven else serving
+    serving = with_links(serving, seed) if links == "unlike" else serving
+    listed = Listed(serving)
+    return serving, listed, [places for places in listed.plans() if listed.fits(places)]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
 @pytest.mark.parametrize("links", ["alike", "unlike"])
 def test_request_and_token(seed, memory_model, links):
-    serving = random_case(seed, memory_model=memory_model)
-    serving = with_links(serving, seed) if links == "unlike" else serving
-    listed = Listed(serving)
-    plans = [places for places in listed.plans() if listed.fits(places)]
+    serving, listed, plans = drawn(seed, memory_model, links)
     for objective, time in (
         ("request", listed.request),
         ("token", lambda places: listed.latency(places, TOKEN)),
@@ -57,21 +63,15 @@ def test_request_and_token(seed, memory_model, links):
         found = solve_job(serving.replace(objective=objective), LIMITS)
         best = least(map(time, plans))
         assert found.status is (SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL)
-        assert (
-            found.objective == found.objective_bound == best
-            if best is not None
-            else found.plan is None
-        )
+        assert found.objective == best
+        assert found.plan is None if best is None else found.objective_bound == best
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
 @pytest.mark.parametrize("links", ["alike", "unlike"])
 def test_the_first_token_has_a_limit(seed, memory_model, links):
-    serving = with_uneven_prompt(random_case(seed, memory_model=memory_model), seed)
-    serving = with_links(serving, seed) if links == "unlike" else serving
-    listed = Listed(serving)
-    plans = [places for places in listed.plans() if listed.fits(places)]
+    serving, listed, plans = drawn(seed, memory_model, links, is_uneven=True)
     if not plans:
         pytest.skip("nothing fits")
     times = sorted({listed.first_token(places) for places in plans})
@@ -103,9 +103,7 @@ def without_chains(monkeypatch):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
     without_chains(monkeypatch)
-    serving = with_uneven_prompt(random_case(seed), seed)
-    listed = Listed(serving)
-    plans = [places for places in listed.plans() if listed.fits(places)]
+    serving, listed, plans = drawn(seed, is_uneven=True)
     times = sorted({listed.first_token(places) for places in plans})
     for limit in times[:: max(1, len(times) // 3)]:
         within = [places for places in plans if listed.first_token(places) <= limit]
@@ -162,12 +160,10 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
             found = metrics_of(serving, plan)
             loads = listed.loads(places, TOKEN)
             round_ns = played_round_ns(loads, found.groups)
-            assert found.tokens_per_s == pytest.approx(
-                found.groups * serving.batch * 1e9 / round_ns
-            )
-            assert 1e9 * serving.batch / found.tokens_per_s == pytest.approx(
-                float(least_token_ns(listed, places))
-            )
+            tokens = 1e9 * serving.batch
+            assert found.tokens_per_s == pytest.approx(found.groups * tokens / round_ns)
+            token_ns = float(least_token_ns(listed, places))
+            assert tokens / found.tokens_per_s == pytest.approx(token_ns)
             assert listed.fits(places, groups=found.groups)
             bound_by_groups += round_ns > found.groups * max(loads) and found.groups > 1
     assert bound_by_groups > 5
@@ -178,9 +174,7 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
 @pytest.mark.parametrize("links", ["alike", "unlike"])
 @pytest.mark.parametrize("is_chain", [True, False])
 def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
-    serving = random_case(seed, memory_model=memory_model)
-    serving = with_links(serving, seed) if links == "unlike" else serving
-    listed = Listed(serving)
+    serving, listed, _ = drawn(seed, memory_model, links)
     times = [least_token_ns(listed, places) for places in listed.plans()]
     best = least(time for time in times if time is not None)
     if not is_chain:
