@@ -19,6 +19,7 @@ from solver import PartitionError, PartitionPlan
 from tests.support.paths import ROOT
 from tests.support.problem_counts import some
 from tests.support.random_plans import random_plan
+from tests.support.refusals import REMOVE, changed, refused
 
 
 class Everything(nn.Module):
@@ -80,12 +81,6 @@ def position(split, name):
     stage = split.get_submodule(name)
     order = split.meta["plan"].device_order
     return stage.meta["chunk"] * len(order) + order.index(stage.meta["device"])
-
-
-def one_line(error):
-    text = str(error.value)
-    assert "\n" not in text and len(text) < 500, text
-    return text
 
 
 @pytest.fixture
@@ -276,27 +271,19 @@ def test_a_missing_or_altered_file_is_named(chain):
     path = folder / "stage_1.safetensors"
     content = path.read_bytes()
     kept = split.submod_1.get_parameter("2.weight").clone()
-    cases = {
-        "has no file": None,
-        "was altered": content[:-1] + bytes([content[-1] ^ 1]),
-        "bytes but the manifest says": content[:-4],
-    }
-    for text, changed in cases.items():
-        path.unlink(missing_ok=True)
-        if changed is not None:
-            path.write_bytes(changed)
-        with pytest.raises(PartitionError) as error:
+    altered = content[:-1] + bytes([content[-1] ^ 1])
+    cases = {"was altered": altered, "bytes but the manifest says": content[:-4]}
+    for text, data in {**cases, "there is no file": None}.items():
+        path.unlink() if data is None else path.write_bytes(data)
+        with refused(text, path="stage_1.safetensors"):
             load_stage_weights(split.submod_1, folder, 1)
-        assert text.replace("has no file", "there is no file") in one_line(error)
-        assert "stage_1.safetensors" in one_line(error)
     assert torch.equal(split.submod_1.get_parameter("2.weight"), kept)
 
 
 def test_a_stage_of_another_model_is_refused(chain):
     _, split, folder = chain
-    with pytest.raises(PartitionError, match=r"no tensor '0.bias'") as error:
+    with refused("no tensor '0.bias'"):
         load_stage_weights(split.submod_1, folder, 0)
-    one_line(error)
     with pytest.raises(PartitionError, match="positions are 0, 1, 2"):
         load_stage_weights(split.submod_1, folder, 3)
     stage = copy.deepcopy(split.submod_1)
@@ -318,9 +305,8 @@ def test_ties_that_the_files_do_not_have_are_refused(tmp_path):
     save_stages(split, captured, tmp_path)
     stage = split.submod_0
     stage.get_submodule("1").weight = stage.get_submodule("0").weight
-    with pytest.raises(PartitionError, match=r"'0.weight' and '1.weight' are one tensor") as error:
+    with refused("'0.weight' and '1.weight' are one tensor"):
         load_stage_weights(stage, tmp_path, 0)
-    one_line(error)
 
 
 def test_another_graph_is_told_by_its_first_difference(chain):
@@ -330,16 +316,15 @@ def test_another_graph_is_told_by_its_first_difference(chain):
     on_meta = capture(model_of("chain", on_meta=True), INPUTS["chain"])
     check_manifest(manifest, on_meta)
 
-    def message(model, args=INPUTS["chain"]):
-        with pytest.raises(PartitionError, match="another graph") as error:
+    def check(says, model, args=INPUTS["chain"]):
+        with refused("another graph", says):
             check_manifest(manifest, capture(model, args))
-        return one_line(error)
 
     layers = list(model_of("chain"))
     other = nn.Sequential(*layers[:3], nn.GELU(), layers[4])
-    assert "'tanh' stands there where 'gelu'" in message(other)
-    assert "'input_1'" in message(model_of("chain"), (torch.ones(5, 4),))
-    assert "float64" in message(model_of("chain").double(), (torch.ones(3, 4).double(),))
+    check("'tanh' stands there where 'gelu'", other)
+    check("'input_1'", model_of("chain"), (torch.ones(5, 4),))
+    check("float64", model_of("chain").double(), (torch.ones(3, 4).double(),))
 
 
 def test_another_plan_is_told_by_its_first_difference(chain):
@@ -348,22 +333,11 @@ def test_another_plan_is_told_by_its_first_difference(chain):
     plan = split.meta["plan"]
     check_plan(manifest, plan)
     moved = PartitionPlan({**plan.assignment, "relu": "b"}, plan.device_order)
-    with pytest.raises(PartitionError, match="'relu' is on a there but on b") as error:
+    with refused("'relu' is on a there but on b"):
         check_plan(manifest, moved)
-    one_line(error)
     later = PartitionPlan(plan.assignment, plan.device_order, {"linear_2": 1})
     with pytest.raises(PartitionError, match=r"on c there but on c \(chunk 1\)"):
         check_plan(manifest, later)
-
-
-def change(data, path, value):
-    *way, last = path
-    for key in way:
-        data = data[key]
-    if value is KeyError:
-        del data[last]
-    else:
-        data[last] = value
 
 
 @pytest.mark.parametrize(
@@ -376,24 +350,21 @@ def change(data, path, value):
         (("graph_sha256",), "12", "graph_sha256 is '12'"),
         (("plan", "device_order"), ["a"], "plan: device_order is"),
         (("plan", "assignment", "nobody"), "a", "plan: 'nobody' is not one of the nodes"),
-        (("stages", 1, "file"), "../stage_1.safetensors", r"stages\[1\]: file is"),
-        (("stages", 1, "sha256"), "x" * 64, r"stages\[1\]: sha256 is"),
-        (("stages", 1, "device"), "z", r"stages\[1\]: device is 'z'; the plan says 'b'"),
-        (("stages", 2, "position"), 1, r"stages\[2\]: position is 1; the plan says 2"),
-        (("stages", 1), KeyError, "stages has 2 entries"),
-        (("stages", 0, "views"), {"x": {"of": "y"}}, r"views\['x'\]: offset is missing"),
+        (("stages", 1, "file"), "../stage_1.safetensors", "stages[1]: file is"),
+        (("stages", 1, "sha256"), "x" * 64, "stages[1]: sha256 is"),
+        (("stages", 1, "device"), "z", "stages[1]: device is 'z'; the plan says 'b'"),
+        (("stages", 2, "position"), 1, "stages[2]: position is 1; the plan says 2"),
+        (("stages", 1), REMOVE, "stages has 2 entries"),
+        (("stages", 0, "views"), {"x": {"of": "y"}}, "views['x']: offset is missing"),
         (("inputs", "file"), "/etc/passwd", "inputs: file is"),
     ],
 )
 def test_a_wrong_manifest_names_the_field(chain, path, value, message):
     _, _, folder = chain
     file = folder / "manifest.json"
-    data = json.loads(file.read_text())
-    change(data, path, value)
-    file.write_text(json.dumps(data))
-    with pytest.raises(PartitionError, match=message) as error:
+    file.write_text(json.dumps(changed(json.loads(file.read_text()), path, value)))
+    with refused(message, path="manifest.json"):
         load_manifest(folder)
-    assert "manifest.json" in one_line(error)
 
 
 def test_a_folder_without_manifest_is_refused(chain, tmp_path):
@@ -404,9 +375,8 @@ def test_a_folder_without_manifest_is_refused(chain, tmp_path):
     with pytest.raises(PartitionError, match="interrupted"):
         load_stage_weights(split.submod_1, folder, 1)
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(PartitionError, match="not valid JSON") as error:
+    with refused("not valid JSON"):
         load_manifest(folder)
-    one_line(error)
 
 
 def test_a_wrong_view_or_alias_is_named(chain):
@@ -423,9 +393,8 @@ def test_a_wrong_view_or_alias_is_named(chain):
         data = json.loads(original)
         data["stages"][1][field] = value
         file.write_text(json.dumps(data))
-        with pytest.raises(PartitionError, match=message) as error:
+        with refused(message):
             load_stage_weights(split.submod_1, folder, 1)
-        one_line(error)
 
 
 class Strange(nn.Module):
@@ -446,9 +415,8 @@ class Strange(nn.Module):
     ],
 )
 def test_what_cannot_be_stored_is_named(tensor, message):
-    with pytest.raises(PartitionError, match=message) as error:
+    with refused(message, starts="stage 4"):
         stored(Strange(tensor), "stage 4")
-    assert one_line(error).startswith("stage 4")
 
 
 def test_overlapping_tensors_of_two_dtypes_are_named():
@@ -489,9 +457,8 @@ def test_a_folder_is_replaced_whole(chain):
 def test_a_device_that_is_not_there_is_named(chain):
     _, split, folder = chain
     for device in ("cuda:99", "no-such-device"):
-        with pytest.raises(PartitionError, match=device) as error:
+        with refused(device):
             load_stage_weights(split.submod_1, folder, 1, device)
-        one_line(error)
 
 
 class ReturnsWeight(nn.Linear):
@@ -502,7 +469,6 @@ class ReturnsWeight(nn.Linear):
 def test_a_weight_that_is_returned_itself_is_refused(tmp_path):
     captured = capture(ReturnsWeight(4, 4), (torch.ones(1, 4),))
     split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
-    with pytest.raises(PartitionError, match="returns 'weight' itself") as error:
+    with refused("returns 'weight' itself"):
         save_stages(split, captured, tmp_path / "new")
-    one_line(error)
     assert not (tmp_path / "new").exists()
