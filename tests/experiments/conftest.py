@@ -1,4 +1,4 @@
-"""Commands that are run: their answers, and what they refuse."""
+"""Commands that are run: their answers, what they refuse, and steps that are captured once."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT
+from fx_bridge.serving.phases import capture_phases
 
 
 @pytest.fixture
@@ -33,3 +34,20 @@ def refuses(capsys):
         return lines[-1]
 
     return check
+
+
+@pytest.fixture(scope="module")
+def captured_once():
+    """Capture the steps of a model once: the graphs are the same whatever is asked of a plan."""
+    graphs = {}
+
+    def captured(step, tokens):
+        config = step.config.to_json_string()
+        key = config, step.batch, step.context, step.chunk, tuple(tokens)
+        if key not in graphs:
+            graphs[key] = capture_phases(step, tokens)
+        return graphs[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fx_bridge.serving.graphs.capture_phases", captured)
+        yield

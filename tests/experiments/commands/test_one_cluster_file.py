@@ -7,6 +7,7 @@ import pytest
 from experiments.cli import main
 from solver import load_plan
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 MODEL = "tests.support.serving_models:small"
 REQUEST = ["--prompt", "8", "--generate", "4", "--context", "16", "--batch", "3"]
 DEVICES = """

@@ -19,6 +19,7 @@ from solver.model.job import SERVING_OBJECTIVES, Host
 from solver.model.quantities import format_ns
 from tests.support.documents import told_keys
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 MODEL = "tests.support.serving_models:small"
 REQUEST = ["--prompt", "8", "--generate", "4", "--context", "16", "--batch", "3"]
 NARROW = "tests.support.serving_models:narrow_llama"

@@ -14,7 +14,7 @@ from experiments.planners.serving_rules import (
 )
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.options import Costs
-from fx_bridge.serving import Request, capture_phases, plan_serving
+from fx_bridge.serving import Request, plan_serving
 from solver import PCIE, Device
 from solver.model.job import SERVING_OBJECTIVES
 from tests.support.llama_cpp_rule import devices_of_layers
@@ -34,20 +34,7 @@ def llama():
     return narrow_llama(LAYERS)[0]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def captured_once():
-    """Graphs are the same whatever is asked of a plan."""
-    graphs = {}
-
-    def captured(step, tokens):
-        key = step.context, tuple(tokens)
-        if key not in graphs:
-            graphs[key] = capture_phases(step, tokens)
-        return graphs[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fx_bridge.serving.graphs.capture_phases", captured)
-        yield
+pytestmark = pytest.mark.usefixtures("captured_once")
 
 
 @functools.cache
