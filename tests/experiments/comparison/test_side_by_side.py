@@ -35,17 +35,16 @@ from solver import (
     Device,
     Interconnect,
     Link,
-    Operator,
     PartitionError,
     PartitionProblem,
     Pipeline,
     SolveLimits,
-    Weight,
     evaluate,
     problem_to_digraph,
     save_problem,
     solve,
 )
+from tests.support.graphs import chain
 from tests.support.recompute_cases import SMALL, small_problem
 
 LIMITS = SolveLimits(time_limit_s=20, workers=1)
@@ -53,22 +52,11 @@ LIMITS = SolveLimits(time_limit_s=20, workers=1)
 SETTINGS = CompareSettings(planners=OWN_PLANNERS, limits=LIMITS)
 
 
-def chain_problem(sizes: tuple[int, ...] = (40, 30, 20, 10), **settings: Any) -> PartitionProblem:
-    operators = tuple(
-        Operator(
-            f"op{i}",
-            latency_ns=1000 * size,
-            reads=(f"op{i - 1}",) if i else (),
-            storage_bytes=4,
-            value_bytes=4,
-            weights=(f"w{i}",),
-            is_output=i == len(sizes) - 1,
-        )
-        for i, size in enumerate(sizes)
-    )
-    weights = {f"w{i}": Weight(size) for i, size in enumerate(sizes)}
-    devices = settings.pop("devices", (Device("cuda:0", 200), Device("cuda:1", 200)))
-    return PartitionProblem(operators, devices, weights=weights, **settings)
+def chain_problem(sizes=(40, 30, 20, 10), **settings):
+    fields = {"devices": (Device("cuda:0", 200), Device("cuda:1", 200)), **settings}
+    fields = {"interconnect": Interconnect(), **fields}
+    times = [1000 * size for size in sizes]
+    return chain(len(sizes), latency_ns=times, value_bytes=4, weight_bytes=sizes, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +142,8 @@ def test_what_was_found_is_told_after_each_model_but_the_last(tmp_path: Path) ->
     assert [len(study.models) for study in told] == [1, 2]
     assert told[1].rows == found.rows[:6]
     assert len(found.rows) == 9
+    # Saved problems bring their devices, and have no model whose split could be checked.
+    assert {row.case.device_set for row in found.rows} == {"saved"} and not found.checks
 
 
 def test_where_none_is_named_torchs_planner_comes_last_and_has_five_seconds(
@@ -267,15 +257,6 @@ def test_interruption_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_comparison([ModelSpec("slow", "interrupted", interrupt)], SETTINGS)
-
-
-def test_a_saved_problem_is_compared_on_its_own_devices(tmp_path: Path) -> None:
-    path = tmp_path / "problem.json"
-    save_problem(chain_problem(), path)
-    found = run_comparison([path], SETTINGS)
-    assert {row.case.device_set for row in found.rows} == {"saved"}
-    assert best_row(found.rows) is not None
-    assert not found.checks
 
 
 def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from solver import (
     Device,
     Interconnect,
     Link,
-    Operator,
     PartitionPlan,
-    PartitionProblem,
     Weight,
     evaluate,
 )
+from tests.support import graphs
 from tests.support.random_problems import random_plan, random_problem
 
 SEEDS = st.integers(0, 100_000)
@@ -22,23 +21,14 @@ SEEDS = st.integers(0, 100_000)
 
 def chain(count=4, **settings):
     """Operators of 10 ns in a chain, values of 3 bytes that take 3 ns."""
-    settings.setdefault("interconnect", Interconnect(Link(10**9)))
-    return PartitionProblem(
-        tuple(
-            Operator(
-                f"op{i}",
-                10,
-                reads=(f"op{i - 1}",) if i else (),
-                storage_bytes=3,
-                value_bytes=3,
-                weights=("shared", f"w{i}"),
-            )
-            for i in range(count)
-        ),
-        (Device("a", 1000), Device("b", 1000)),
-        weights={"shared": Weight(7), **{f"w{i}": Weight(i) for i in range(count)}},
+    names = [f"op{i}" for i in range(count)]
+    fields = {
+        "weights": {"shared": Weight(7), **{name: Weight(i) for i, name in enumerate(names)}},
+        "devices": (Device("a", 1000), Device("b", 1000)),
         **settings,
-    )
+    }
+    of = {name: {"weights": ("shared", name)} for name in names}
+    return graphs.chain(count, latency_ns=10, value_bytes=3, of=of, **fields)
 
 
 def halves(problem):

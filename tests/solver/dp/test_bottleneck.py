@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import solver.dp.bottleneck
-from solver import Device, Operator, PartitionProblem
+from solver import Device
 from solver.dp.bottleneck import BottleneckSearch
 from solver.dp.sweep import GaveUp
-from solver.model.devices import Interconnect, Link
 from solver.model.training import in_flight
+from tests.support.graphs import chain
 from tests.support.ideal_cases import costs_of, stage_costs, stages_of
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
@@ -178,17 +178,10 @@ def test_it_stops_with_what_it_has():
 
 def value_at_the_end():
     """The costs of a graph whose last value no device holds besides the operators beside it."""
-    steps = [
-        Operator(f"step{i}", 10, (f"step{i - 1}",) if i else (), value_bytes=1) for i in range(80)
-    ]
-    head = Operator("head", 500, ("step79",), value_bytes=300)
-    last = Operator("last", 500, ("head",), is_output=True)
-    problem = PartitionProblem(
-        (*steps, head, last),
-        devices=tuple(Device(f"d{i}") for i in range(6)),
-        interconnect=Interconnect(Link(bandwidth_bytes_per_s=1_000_000_000, latency_ns=0)),
-    )
-    return costs_of(problem)
+    names = [*(f"step{i}" for i in range(80)), "head", "last"]
+    times, sizes = [10] * 80 + [500, 500], [1] * 80 + [300, 0]
+    devices = [Device(f"d{i}") for i in range(6)]
+    return costs_of(chain(names, latency_ns=times, value_bytes=sizes, devices=devices))
 
 
 def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from experiments.workloads.reader import load_workload
-from solver import Device, Operator, PartitionProblem, SolveLimits, solve
+from solver import Interconnect, SolveLimits, solve
 from solver.dp.ideal_program import can_win, why_declined
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST
+from tests.support.graphs import chain
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_problem, to_instance
@@ -99,18 +100,9 @@ def test_published_workloads(name, chunks, optimum_ns):
 
 
 def chain_of(count, **settings):
-    operators = tuple(
-        Operator(f"op{i}", 1 + i % 3, (f"op{i - 1}",) if i else (), value_bytes=5)
-        for i in range(count)
-    )
-    devices = (Device("a"), Device("b"))
-    settings = {
-        "memory_model": "weights",
-        "chunks_per_device": 2,
-        "objective": ("bottleneck",),
-        **settings,
-    }
-    return PartitionProblem(operators, devices, **settings)
+    fixed = {"memory_model": "weights", "chunks_per_device": 2, "interconnect": Interconnect()}
+    times = [1 + i % 3 for i in range(count)]
+    return chain(count, latency_ns=times, value_bytes=5, **{**fixed, **settings})
 
 
 @pytest.mark.parametrize(
