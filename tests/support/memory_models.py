@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.support import batch_models
+from tests.support.modules import module_with
 
 
 def _tokens(batch, length, vocabulary):
@@ -73,21 +74,15 @@ class Views(nn.Module):
         return mixed @ weight, tail.unsqueeze(0), x[1:], self.scale.view(4, 4)
 
 
-class Tuples(nn.Module):
+def tuples(self, x):
     """Results of which some are never read, and several outputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(12, 24)
-
-    def forward(self, x):
-        y = self.linear(x)
-        one, _, three, _ = y.split(6, -1)
-        values, _ = y.max(-1)
-        _, places = y.sort(-1)
-        unread = y * 2  # noqa: F841
-        mean, variance = torch.var_mean(one @ three.t(), 1)
-        return {"a": [mean, variance], "b": (values, places, 3, None)}
+    y = self.linear(x)
+    one, _, three, _ = y.split(6, -1)
+    values, _ = y.max(-1)
+    _, places = y.sort(-1)
+    unread = y * 2  # noqa: F841
+    mean, variance = torch.var_mean(one @ three.t(), 1)
+    return {"a": [mean, variance], "b": (values, places, 3, None)}
 
 
 class Cache(nn.Module):
@@ -163,7 +158,7 @@ OTHERS = {
     "dropout": dropout,
     "encoder": encoder,
     "views": lambda: (Views(), (torch.randn(8, 16),), {}),
-    "tuples": lambda: (Tuples(), (torch.randn(6, 12),), {}),
+    "tuples": lambda: (module_with(tuples, linear=nn.Linear(12, 24)), (torch.randn(6, 12),), {}),
     "cache": lambda: (Cache(), (torch.randn(2, 4, 16), torch.arange(4)), {}),
     "casts": lambda: (Casts(), (_tokens(6, 5, 40),), {}),
     "tied": lambda: (Tied(), (_tokens(2, 9, 30),), {}),

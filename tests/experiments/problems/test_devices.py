@@ -221,10 +221,7 @@ SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_pe
             '[[devices]]\nmemory = 5\nname = "a"\n[[devices]]\nmemory = 5\nname = "a"',
             "two devices are called 'a'",
         ),
-        (
-            "[[devices]]\nmemory = 5\n[[links]]\nsource = 'x'\ntarget = 'y'",
-            "source is 'x', which is not",
-        ),
+        ("[[devices]]\nmemory = 5\n[[links]]\nsource = 'x'\ntarget = 'y'", "source is 'x', which"),
         ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = 0", "bandwidth_bytes_per_s is 0"),
         ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = '5'", "not a bandwidth"),
         ("[[devices]]\nmemory = 5\n[interconnect]\ncharging = 'free'", "charging is 'free'"),

@@ -254,20 +254,10 @@ def on(problem, *devices, again):
     [
         ({}, "xxxx", {"c"}, "'c' cannot run again: it is an alias of 'b'"),
         ({"a": Backward(kept_bytes=8)}, "xxxx", {"a"}, "'a' cannot run again: it is not recom"),
-        (
-            {"d": Backward(region=1, saves=("b",), kept_bytes=8)},
-            "xxxx",
-            {"b"},
-            "'d', of another",
-        ),
+        ({"d": Backward(region=1, saves=("b",), kept_bytes=8)}, "xxxx", {"b"}, "'d', of another"),
         ({}, "xyyy", {"a"}, "'a' cannot run again: nothing needs what it makes"),
         ({}, "xxyy", {"b"}, "'b' cannot run again: "),
-        (
-            {"c": Backward(residual_bytes=4)},
-            "xxxx",
-            {"b"},
-            "'c', which writes into its storage, k",
-        ),
+        ({"c": Backward(residual_bytes=4)}, "xxxx", {"b"}, "'c', which writes into its storage, k"),
     ],
 )
 def test_rules_are_told_in_words(changes, devices, again, message):

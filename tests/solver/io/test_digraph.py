@@ -176,10 +176,7 @@ def test_an_input_reads_nothing():
             {"by_device_class": {"cpu": {"latency_ns": 1}}},
             (": by_device_class: attribute 'latency_ns' is unknown", "write one of storage_bytes"),
         ),
-        (
-            {"by_device_class": {"default": {"workspace_bytes": "1"}}},
-            ("workspace_bytes is '1'",),
-        ),
+        ({"by_device_class": {"default": {"workspace_bytes": "1"}}}, ("workspace_bytes is '1'",)),
     ],
 )
 def test_a_wrong_attribute_of_a_node_is_named_with_the_remedy(attributes, parts):

@@ -156,11 +156,7 @@ def linked(target):
         ([A, A], {}, ("'a'", "names must be unique")),
         ([B, A], {}, ("'b'", "reads 'a'", "later", "topological order")),
         ([Operator("a", reads=("a",))], {}, ("'a'", "reads 'a'", "later")),
-        (
-            [Operator("c", reads=("z",))],
-            {},
-            ("'c'", "'z'", "neither an operator nor a graph input"),
-        ),
+        ([Operator("c", reads=("z",))], {}, ("'c'", "'z'", "neither an operator nor a graph inpu")),
         ([Operator("a", weights=("w",))], {}, ("'a'", "'w'", "not in the table of weights")),
         ([Operator("a", {"fast": 1})], {}, ("'a'", "latency_ns", "device class 'default'")),
         ([TRAINED], {}, ("'a'", "backward latency_ns", "device class 'default'")),

@@ -107,10 +107,7 @@ def test_a_job_with_a_host_is_solved_like_any_other():
         ({"units": {"g": ("a", "b", "c"), "h": ("a",)}}, "two units name operator 'a'; put it in"),
         ({"units": {"g": ("a", "x")}}, "unit 'g' names 'x', which is unknown; write names of its"),
         ({"units": {"g": "abc"}}, "unit 'g' is 'abc'; write a list of names"),
-        (
-            {"units": {"g": ("c",), "h": ("a", "b")}},
-            "operator 'c' of unit 'g' reads 'b' of 'h', which",
-        ),
+        ({"units": {"g": ("c",), "h": ("a", "b")}}, "operator 'c' of unit 'g' reads 'b' of 'h', w"),
         (
             {"interconnect": Interconnect(SLOW, {("d0", "d2"): FAST}), "devices": 3},
             "'d0' to 'd1' is another one than 'd0' to 'd2'; leave out",
