@@ -5,6 +5,7 @@ Importing this module loads neither package; the first name that is asked for do
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -51,6 +52,15 @@ def main() -> int:
     from experiments.cli import main as run
 
     return run()
+
+
+def start_vllm() -> None:
+    """Start vLLM with the layers of the plan that ``FXPARTITION_PLAN`` names.
+
+    vLLM calls it in each of its processes; without the variable it does nothing.
+    """
+    if path := os.environ.get("FXPARTITION_PLAN"):
+        import_module("fx_bridge.interop.vllm_start").apply_plan(path)
 
 
 def _hidden(*packages: str) -> str | None:

@@ -79,6 +79,11 @@ def hand_over(
 
         fxpartition plan gpt2 --devices 3x300MB --for vllm --out plan.json
         fxpartition hand-over plan.json gpt2 --to vllm --out words.txt
+        fxpartition hand-over plan.json gpt2 --to vllm --out vllm.json
+
+    The second file is for the plug-in of vLLM:
+
+        FXPARTITION_PLAN=vllm.json vllm serve gpt2 --pipeline-parallel-size 3
 
     A plan that the program cannot run is refused, with the reason and the
     nearest plan that it can run; with --devices also its cost on them.
@@ -109,7 +114,8 @@ def hand_over(
             problem = problem_of_plan(captured, plan)
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
-    output = _output(captured, plan, problem, to, tied_first, microbatches)
+    as_file = out.lower().endswith(".json")
+    output = _output(captured, plan, problem, to, tied_first, microbatches, as_file)
     answer[output.key] = output.content
     write_text_atomically(out, output.text)
     _note_moved(captured, plan, to, out)
@@ -183,6 +189,7 @@ def _output(
     to: Form,
     tied_first: bool,
     microbatches: int | None,
+    as_file: bool,
 ) -> _Output:
     from fx_bridge.interop.checkpoints import checkpointed_modules
     from fx_bridge.interop.engines import ENGINES, engine_words
@@ -201,6 +208,11 @@ def _output(
         is_list = isinstance(words, list)
         text = shlex.join(words) if isinstance(words, list) else json.dumps(words, indent=1)
         layers = LayeredModel(captured, to).stages_of(plan)[0]
+        if to == "vllm" and as_file:
+            counts = [stage.count for stage in layers]
+            model = None if captured.source is None else type(captured.source).__name__
+            start = {"to": to, "arguments": words, "layers": counts, "architecture": model}
+            text = json.dumps(start, indent=1)
         summary = ", ".join(f"{counted(stage.count, 'layer')} on {stage}" for stage in layers)
         stages = [Stage(stage.device, stage.chunk) for stage in layers]
         return _Output("arguments" if is_list else "settings", words, f"{text}\n", summary, stages)

@@ -6,6 +6,7 @@ An example of an argument is vLLM's ``16,32`` (:mod:`fx_bridge.interop.engines`)
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,6 +147,10 @@ def _from_words(
 
     if os.path.isfile(words):  # noqa: PTH113 - false for any name that cannot be
         words = read_text(words, "words")
+        if engine == "vllm" and words.lstrip().startswith("{"):
+            from fx_bridge.interop.vllm_start import arguments_of
+
+            words = shlex.join(arguments_of(words))
     plan = plan_from_words(captured, devices, words, engine)
     # Arguments for llama.cpp name all devices.
     has_order = "_VISIBLE_DEVICES" in words or engine == "llama.cpp"

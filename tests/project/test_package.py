@@ -69,6 +69,8 @@ def test_the_wheel_has_licences_version_and_command(built):
     }
     assert "License-Expression: MIT\n" in told[f"{info}/METADATA"]
     assert "fxpartition = fxpartition:main\n" in told[f"{info}/entry_points.txt"]
+    plugin = "[vllm.general_plugins]\nfxpartition = fxpartition:start_vllm\n"
+    assert plugin in told[f"{info}/entry_points.txt"]
 
 
 def test_the_sdist_has_all_that_the_tests_need(built):
