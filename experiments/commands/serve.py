@@ -27,7 +27,7 @@ from experiments.commands.options import (
 from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
 from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_host import check_host_options, check_words_options, read_host
-from experiments.commands.serve_rules import rules_table
+from experiments.commands.serve_rules import ENGINES_WITH_RULES, rules_table
 from experiments.commands.stored_options import CacheTypeOption, WeightsOption
 from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import Form, form_of
@@ -143,7 +143,8 @@ class ServeOptions:
         bool,
         typer.Option(
             "--rules",
-            help="Show beside the plan those of engines' own rules.",
+            help="Show beside the plan those of all engines' own rules; with --for that engine's "
+            "is shown in any case.",
             rich_help_panel=_SERVING,
         ),
     ] = False
@@ -229,7 +230,7 @@ def serve(
         return
     (found,) = plans
     write_plan(found, whole, out, model, options.for_)
-    table = rules_table(found, loaded.module) if options.rules else None
+    table = rules_table(found, loaded.module, options.for_, all_rules=options.rules)
     given = None if options.words is None else ScoredWords.of(found, options.for_, options.words)
     tell_plan(found, table, given, options.for_, searched, as_json=as_json)
 
@@ -282,7 +283,9 @@ def _plans(
                 if objective in ("token", options.objective)
                 else None,
                 # With all objectives, context captures the growth of values anyway.
-                any_context=options.rules or options.objective == "all",
+                any_context=options.rules
+                or options.for_ in ENGINES_WITH_RULES
+                or options.objective == "all",
                 search=Search(share, searched.solver, searched.without),
             )
         )

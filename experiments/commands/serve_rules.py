@@ -23,16 +23,28 @@ _COLUMNS = (
 )
 _HOSTED_COLUMNS = ("rule", "resident", "streamed", "on the host", "time", "plan is better")
 _NONE = "-"
+ENGINES_WITH_RULES = ("vllm", "sglang", "transformers", "llama.cpp")
+"""Engines of ``--for`` whose own rule is shown beside the plan."""
 
 
-def rules_table(found: ServingPlan, model: nn.Module) -> RulesTable | HostedRulesTable:
-    """Return the table of a plan for `model`, with or without a host."""
+def rules_table(
+    found: ServingPlan, model: nn.Module, engine: str | None, *, all_rules: bool
+) -> RulesTable | HostedRulesTable | None:
+    """Return the table of a plan for `model` and of all rules, or of that of its engine.
+
+    Without an engine that divides layers by a rule, and with a host, it is None unless `all_rules`.
+    """
     from fx_bridge.serving.hosted import HostedPlan
 
+    if not all_rules:
+        has_rule = engine in ENGINES_WITH_RULES and not isinstance(found, HostedPlan)
+        if not has_rule or found.solved.plan is None:
+            return None
     if not isinstance(found, HostedPlan):
         from experiments.planners.serving_rules import served_by_rules
 
-        return RulesTable(found, *served_by_rules(found, model))
+        only = None if all_rules else engine
+        return RulesTable(found, *served_by_rules(found, model, only))
     from experiments.planners.offload_rules import served_by_offload_rules
 
     return HostedRulesTable(found, served_by_offload_rules(found))

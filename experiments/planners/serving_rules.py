@@ -96,7 +96,7 @@ class ServedPlan:
 
 
 def served_by_rules(
-    found: ServingPlan, model: nn.Module
+    found: ServingPlan, model: nn.Module, engine: str | None = None
 ) -> tuple[ServedPlan | None, list[ServedPlan]]:
     """Return the performance of the plan, if any, and of each rule.
 
@@ -106,7 +106,10 @@ def served_by_rules(
         Planned with ``any_context``, unless the objective was ``context``.
     model : transformers.PreTrainedModel
         The planned model.
+    engine : str, optional
+        The only rule. Defaults to all of them.
     """
+    rules = [rule for rule in SERVING_RULES if engine in (None, rule.name)]
     judge = _Judge(found.asked)
     ours = None
     if found.solved.plan is not None:
@@ -116,8 +119,8 @@ def served_by_rules(
     try:
         graphs = [LayeredModel(captured, "an engine") for captured in found.graphs.values()]
     except PartitionError as error:
-        return ours, [ServedPlan(rule.name, {}, reason=str(error)) for rule in SERVING_RULES]
-    for rule in SERVING_RULES:
+        return ours, [ServedPlan(rule.name, {}, reason=str(error)) for rule in rules]
+    for rule in rules:
         try:
             stages = rule.stages(graphs[0].names, judge.devices, model)
             plan = _plan_of(graphs, stages)
@@ -191,6 +194,17 @@ def sglang_counts(layers: int, ranks: int) -> list[int]:
     """
     whole, rest = divmod(layers, ranks)
     return [whole + (rank >= ranks - rest) for rank in range(ranks)]
+
+
+def transformers_counts(layers: int, ranks: int) -> list[int]:
+    """Divide layers equally; the remainder goes to the last rank.
+
+    Examples
+    --------
+    >>> transformers_counts(61, 8)
+    [7, 7, 7, 7, 7, 7, 7, 12]
+    """
+    return [*[layers // ranks] * (ranks - 1), layers // ranks + layers % ranks]
 
 
 def exo_counts(layers: int, memory_bytes: Sequence[int]) -> list[int]:
@@ -290,6 +304,11 @@ SERVING_RULES: Final = (
         "sglang",
         "sglang/srt/distributed/utils.py: get_pp_indices",
         partial(_by_rank, "SGLang", sglang_counts),
+    ),
+    ServingRule(
+        "transformers",
+        "transformers/distributed/pipeline_parallel.py: PipelineStage.layer_range_for_rank",
+        partial(_by_rank, "transformers", transformers_counts),
     ),
     ServingRule("llama.cpp", "src/llama-model.cpp: load_tensors", _llama_cpp),
     ServingRule("exo", "exo/master/placement_utils.py: allocate_layers_proportionally", _exo),

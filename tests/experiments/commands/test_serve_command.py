@@ -9,10 +9,12 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands.serve_host import read_host
+from experiments.commands.serve_rules import ENGINES_WITH_RULES
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from experiments.problems.devices import parse_devices
+from fx_bridge.interop.engines import ENGINES
 from fx_bridge.options import Costs
 from solver import PCIE, Link, load_plan, save_plan
 from solver.model.job import SERVING_OBJECTIVES, Host
@@ -41,7 +43,10 @@ def test_the_most_tokens_that_fit(capsys, tmp_path, answer):
     assert found["value"] == found["bound"] == found["tokens"] == 3 * found["context"]
     assert [len(layers) for layers in found["layers"].values()] == [1, 1]
     assert found["words"][1] == "VLLM_PP_LAYER_PARTITION=1,1"
-    assert set(found) == TOLD_OF_A_PLAN | {"words"}
+    assert set(found) == TOLD_OF_A_PLAN | {"words", "rules"}
+    # What the engine does by itself is that plan here.
+    (rule,) = found["rules"]
+    assert (rule["rule"], rule["tokens"], rule["times_better"]) == ("vllm", found["tokens"], 1)
     assert found["experts_read"] is None
     for device, capacity in (("cuda:0", 100_000), ("cuda:1", 80_000)):
         assert found["memory_bytes"][device] <= 0.9 * capacity
@@ -62,7 +67,8 @@ def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_pat
     words = [*SERVE, "--objective", "token", "--for", "vllm", "--out"]
     assert main([*words, str(page)]) == 0
     text = html.unescape(page.read_text(encoding="utf-8"))
-    assert all(line in text for line in capsys.readouterr().out.splitlines())
+    printed = capsys.readouterr().out.partition("rules of engines")[0]
+    assert all(line in text for line in printed.splitlines())
     # Prompts of eight tokens hold more than single ones.
     assert f"<h1>{MODEL}: a call of 8 tokens</h1>" in text
     assert "<summary>vllm</summary><pre>" in text
@@ -369,7 +375,15 @@ def test_slips_in_words_are_told_before_the_model_is_captured(words, message, re
 
 
 @pytest.mark.deep
+<<<<<<< HEAD
 def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys, answer):
+=======
+def test_engines_with_rules_are_engines():
+    assert set(ENGINES_WITH_RULES) == {rule.name for rule in SERVING_RULES} & set(ENGINES)
+
+
+def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):
+>>>>>>> c3d660dc (Show an engine's own division beside the plan that serve makes for it, and compare words with engines)
     words = ["serve", NARROW, "--devices", "60kB,30kB", "--objective", "context", *ASKED]
     assert main(words) == 0
     printed = capsys.readouterr().out.splitlines()

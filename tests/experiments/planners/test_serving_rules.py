@@ -10,6 +10,7 @@ from experiments.planners.serving_rules import (
     exo_counts,
     served_by_rules,
     sglang_counts,
+    transformers_counts,
     vllm_counts,
 )
 from fx_bridge.interop.llama_cpp import stages_by_shares
@@ -71,6 +72,7 @@ def tokens_by_hand(memory, counts, head):
     [
         ("vllm", (2, 2, 1), 2),
         ("sglang", (1, 2, 2), 2),
+        ("transformers", (1, 1, 3), 2),
         # Sixths from 0 on, beside 0.38 and 0.73 of the memory: the output is the last of them.
         ("llama.cpp", (3, 2, 0), 2),
         # 1.88, 1.79 and 1.34 layers.
@@ -141,6 +143,7 @@ def test_counts_of_published_rules():
     assert vllm_counts(22, 4) == [5, 6, 6, 5]
     assert vllm_counts(5, 3) == [2, 2, 1]
     assert sglang_counts(22, 4) == [5, 5, 6, 6]
+    assert transformers_counts(126, 16) == [7] * 15 + [21]
     assert exo_counts(32, [24, 12]) == [21, 11]
     assert exo_counts(4, [100, 1, 1]) == [2, 1, 1]
     for layers in range(4, 60):
