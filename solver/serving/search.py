@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from solver.dp.limited_latency import LimitedChain
-from solver.dp.linked_latency import LinkedChain
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.model.clock import Clock
@@ -17,7 +16,6 @@ from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.presolve.transfers import Transfers
 from solver.serving.metrics import evaluate_phases, total_ns
 
 _MOST_ROUNDS: Final = 20
@@ -139,7 +137,7 @@ class PhaseSearch:
 
     def program(
         self, job: Job, runs: Mapping[str, int], limited: Mapping[str, int]
-    ) -> LimitedChain | LinkedChain:
+    ) -> LimitedChain:
         """Return the program of a chain, of which some runs take time and others are limited.
 
         Raises
@@ -151,18 +149,9 @@ class PhaseSearch:
             raise GaveUp(f"the program of chains is not {self.solver}")
         least = job.merged(runs, job.token_phase)
         other = least if limited == runs else job.merged(limited, job.token_phase)
-        held = self._held(job, runs, least)
-        if not Transfers(least).depends_on_pair:
-            return LimitedChain(least, other, held)
-        return LinkedChain(
-            least,
-            other,
-            held,
-            *(
-                [(job.phases[name], count) for name, count in own.items()]
-                for own in (runs, limited)
-            ),
-        )
+        asked = (runs,) if limited == runs else (runs, limited)
+        terms = [[(job.phases[name], count) for name, count in own.items()] for own in asked]
+        return LimitedChain(least, other, self._held(job, runs, least), terms)
 
     def _held(
         self, job: Job, runs: Mapping[str, int], merged: PartitionProblem

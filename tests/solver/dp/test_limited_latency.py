@@ -71,7 +71,7 @@ def test_it_equals_all_plans_listed(settings, memory_model, readers):
         problems = merged(serving)
         plans = latencies(serving)
         times = sorted({limited for _, limited, _ in plans})
-        chain = LimitedChain(*problems)
+        chain = LimitedChain(*problems, ())
         for limit in [*([times[0] - 1] if times else []), *times, FAR_NS]:
             best = min((least for least, limited, _ in plans if limited <= limit), default=None)
             found = chain.least_latency(UNLIMITED, limit_ns=limit)
@@ -102,10 +102,10 @@ def test_what_it_does_not_do():
     while not over.is_over:
         pass
     with pytest.raises(GaveUp, match="the time limit ran out"):
-        LimitedChain(least, limited, held).least_latency(over)
+        LimitedChain(least, limited, held, ()).least_latency(over)
     apart = [
         each.replace(operators=(*each.operators[:-1], replace(each.operators[-1], reads=())))
         for each in (least, limited)
     ]
     with pytest.raises(GaveUp, match="no chain"):
-        LimitedChain(*apart, [apart[0]])
+        LimitedChain(*apart, [apart[0]], ())

@@ -3,7 +3,8 @@
 import pytest
 
 from solver import Device, Interconnect, Link
-from solver.dp.linked_latency import LinkedChain, exchangeable_devices
+from solver.dp.limited_latency import LimitedChain
+from solver.dp.pending_receives import exchangeable_devices
 from solver.dp.sweep import GaveUp
 from solver.model.clock import UNLIMITED
 from solver.serving.metrics import evaluate_phases
@@ -32,12 +33,14 @@ def times_of(serving):
 
 def chain_of(serving):
     runs = {TOKEN: 1}
-    return LinkedChain(
+    return LimitedChain(
         serving.merged(runs, TOKEN),
         serving.merged(serving.prompt_runs, TOKEN),
         [serving.merged(runs, name) for name in (PROMPT, TOKEN)],
-        [(serving.phases[TOKEN], 1)],
-        [(serving.phases[PROMPT], serving.prompt_runs[PROMPT])],
+        [
+            [(serving.phases[TOKEN], 1)],
+            [(serving.phases[PROMPT], serving.prompt_runs[PROMPT])],
+        ],
     )
 
 
