@@ -374,16 +374,12 @@ def test_slips_in_words_are_told_before_the_model_is_captured(words, message, re
     refuses([*LLAMA_CPP, "--words", words], message)
 
 
-@pytest.mark.deep
-<<<<<<< HEAD
-def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys, answer):
-=======
 def test_engines_with_rules_are_engines():
     assert set(ENGINES_WITH_RULES) == {rule.name for rule in SERVING_RULES} & set(ENGINES)
 
 
-def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys):
->>>>>>> c3d660dc (Show an engine's own division beside the plan that serve makes for it, and compare words with engines)
+@pytest.mark.deep
+def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys, answer):
     words = ["serve", NARROW, "--devices", "60kB,30kB", "--objective", "context", *ASKED]
     assert main(words) == 0
     printed = capsys.readouterr().out.splitlines()
