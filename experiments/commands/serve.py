@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
@@ -25,6 +25,7 @@ from experiments.commands.options import (
     WithoutOption,
 )
 from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
+from experiments.commands.serve_gguf import GgufOptions, check_no_gguf, is_gguf, serve_gguf
 from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_host import check_host_options, check_words_options, read_host
 from experiments.commands.serve_rules import ENGINES_WITH_RULES, rules_table
@@ -177,6 +178,7 @@ class ServeOptions:
 def serve(
     model: BuiltModelArgument,
     options: ServeOptions,
+    gguf: GgufOptions,
     search: SearchOptions,
     out: PlanOutOption = None,
     without: WithoutOption = None,
@@ -199,8 +201,15 @@ def serve(
         fxpartition serve configuration:llama3-8b --devices 24GB,12GB
             --objective all
     """
+    if is_gguf(model):
+        serve_gguf(
+            *(model, asdict(options), gguf, search, out),
+            **{"without": without, "steps": steps, "as_json": as_json},
+        )
+        return
     from experiments.zoo.models import resolve_built
 
+    check_no_gguf(gguf)
     check_writable(out, model, options.devices)
     form = form_of(out or "plan.json")
     check_solver(search.solver)

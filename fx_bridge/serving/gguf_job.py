@@ -84,6 +84,9 @@ class GgufJobs:
             name: spec.launched("engine") for name, spec in specs.items() if name in classes
         }
         self.units, self.groups, self._kinds = _units(model)
+        self._sizes = tuple(
+            (unit.size_bytes, unit.expert_bytes, *unit.matrix_elements) for unit in self.units
+        )
         self.copies = host is not None and self._copies_faster()
 
     def on(self, devices: Sequence[Device]) -> GgufJobs:
@@ -121,6 +124,17 @@ class GgufJobs:
         rule = unit.cache
         cells = self._cells(rule, context, padded_positions(self._most_rows))
         return self.request.batch * (-(-rule.position_bytes * cells // 1) + rule.state_bytes)
+
+    def group_bytes(self, number: int, context: int, *, is_part: bool = False) -> int:
+        """Return the bytes of a group, or of the part of it that is not the last unit."""
+        units = self.groups[number].units
+        held = sum(
+            self._sizes[at][0] + self.cache_bytes(self.units[at], context)
+            for at in (units[:-1] if is_part else units)
+        )
+        if number < len(self.groups) - 1:
+            return held
+        return held + self.buffer_bytes(context, has_output=True) - self.buffer_bytes(context)
 
     @property
     def _most_rows(self) -> int:
@@ -255,19 +269,19 @@ class GgufJobs:
     def _work(self, at: int, tokens: int, context: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return operations and moved bytes of a call: by weights, and by the cache."""
         model, unit, kind = self.model, self.units[at], self._kinds[at]
+        size_bytes, expert_bytes, dense, experts = self._sizes[at]
         rows = self.request.batch * tokens
         sent = rows * model.width * _FLOAT32_BYTES
         if kind == "embedding":
-            return (0, sent + rows * (unit.size_bytes // model.vocabulary)), (0, 0)
+            return (0, sent + rows * (size_bytes // model.vocabulary)), (0, 0)
         if kind == "output":
             # Of a prompt the last token alone is told.
             rows = self.request.batch
-        dense, experts = unit.matrix_elements
         flops = 2 * rows * (dense + int(experts * model.expert_share))
-        moved = unit.size_bytes - unit.expert_bytes + 2 * sent
-        if unit.expert_bytes:
+        moved = size_bytes - expert_bytes + 2 * sent
+        if expert_bytes:
             moved += read_bytes(
-                unit.expert_bytes,
+                expert_bytes,
                 model.experts,
                 model.experts_used,
                 rows,
@@ -281,7 +295,7 @@ class GgufJobs:
         products = 2 * rows * seen * self._attention_width if unit.cache.position_bytes else 0
         return (flops, moved), (products, int(self.request.batch * cache_bytes))
 
-    @property
+    @cached_property
     def _attention_width(self) -> int:
         """Entries of the keys and values that the heads of a token multiply by a position."""
         model = self.model

@@ -262,7 +262,22 @@ class _Search:
         return replace(found, status=status, bound=bound)
 
     def _fits(self, order: Sequence[Device], context: int) -> SolveStatus:
-        return self._solve(order, context, searches=2, is_timed=False).status
+        """Return whether a plan fits: ``OPTIMAL``, ``INFEASIBLE``, or another status if unknown."""
+        if self._jobs.host is not None:
+            return self._solve(order, context, searches=2, is_timed=False).status
+        # Each device takes as many layers as it holds: no other plan has more behind it.
+        jobs = self._jobs
+        rooms = [device.memory_bytes for device in order]
+        left = rooms.pop(0)
+        buffer_bytes = jobs.buffer_bytes(context)
+        for number in range(1, len(jobs.groups)):
+            size_bytes = jobs.group_bytes(number, context)
+            while left is not None and left < buffer_bytes + size_bytes:
+                if not rooms:
+                    return SolveStatus.INFEASIBLE
+                left = rooms.pop(0)
+            left = None if left is None else left - size_bytes
+        return SolveStatus.OPTIMAL
 
     def _plan(
         self,

@@ -200,7 +200,7 @@ class HostWordsModel:
         for stage in stages:
             places += [None if stage.device == _HOST else stage.device] * stage.count
         places.append(None if stages[-1].device == _HOST else stages[-1].device)
-        plan = self._plan(places, {at + 1 for at in on_host})
+        plan = self.plan_of(places, {at + 1 for at in on_host})
         notes = []
         is_used = any(device is None for device in places[1:]) or on_host
         if is_used and self._rows >= OP_OFFLOAD_TOKENS and is_kept is self._copies:
@@ -215,7 +215,7 @@ class HostWordsModel:
 
     # -- plans ---------------------------------------------------------------------------------
 
-    def _plan(self, places: Sequence[str | None], apart: set[int]) -> PartitionPlan:
+    def plan_of(self, places: Sequence[str | None], apart: set[int]) -> PartitionPlan:
         """Return the plan with each group on its place, where None is the host.
 
         The last unit of a group in `apart` is on the host. In the plan, groups of the host are
@@ -248,7 +248,7 @@ class HostWordsModel:
             places.append(plan.assignment[names[0]])
             if group.last_apart and plan.modes[names[-1]] != "resident":
                 apart.add(at)
-        return self._plan(places, apart)
+        return self.plan_of(places, apart)
 
     def _where(self, plan: PartitionPlan, unit: str) -> str:
         mode = plan.modes[unit]

@@ -206,8 +206,12 @@ class OffloadInstance:
             replace(unit, run_ns=tuple(tuple(own[at] for at in order) for own in unit.run_ns))
             for unit in self.units
         )
-        devices, links = (tuple(given[at] for at in order) for given in (self.devices, self.links))
-        return replace(self, units=units, devices=devices, links=links)
+        return replace(
+            self,
+            units=units,
+            devices=tuple(self.devices[at] for at in order),
+            links=tuple(self.links[at] for at in order),
+        )
 
     def plan(self, devices: Sequence[int], modes: Sequence[Mode]) -> PartitionPlan:
         """Return the plan of units that has these devices, by position, and modes."""

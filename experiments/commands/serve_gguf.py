@@ -1,0 +1,222 @@
+"""Plans of ``serve`` for a model in a GGUF file: the header is read, and torch is not loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from experiments.commands.option_reading import read_limits
+from experiments.commands.options import LimitOptions, SearchOptions
+from experiments.commands.serve_host import read_host
+from fx_bridge.files.gguf_layers import CACHE_TYPES
+from solver import Device, Interconnect, PartitionError
+from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE
+
+if TYPE_CHECKING:
+    from experiments.problems.devices import DeviceSet
+    from fx_bridge.files.gguf_layers import GgufModel
+    from fx_bridge.options import Costs
+    from fx_bridge.serving.gguf_job import GgufJobs
+    from solver.model.job import Host
+
+_PANEL: Final = "GGUF files"
+_SECONDS: Final = 1.5
+"""Time limit unless another one is given."""
+_CHUNK: Final = 512
+"""Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
+_CACHE: Final = f"Type of the entries of caches: {', '.join(CACHE_TYPES)}."
+_USED: Final = frozenset({
+    *("devices", "objective", "batch", "context", "prompt", "generate", "chunk", "usable", "host"),
+    *("host_link", "link", "for_", "words", "rules", "experts_read", "cache_type"),
+})  # fmt: skip
+"""Options of ``serve`` that are about a file too."""
+
+
+def _option(metavar: str | None, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=_PANEL)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufOptions:
+    """Types of the caches of llama.cpp."""
+
+    cache_type_k: Annotated[str | None, _option("TYPE", f"Of keys. {_CACHE} f16 if left out.")] = (
+        None
+    )
+    cache_type_v: Annotated[str | None, _option("TYPE", "Of values, as --cache-type-k.")] = None
+
+
+def is_gguf(model: str) -> bool:
+    """Return True if a model is named by a GGUF file."""
+    return model.lower().endswith(".gguf")
+
+
+def check_no_gguf(options: GgufOptions) -> None:
+    """Refuse options of files for another model."""
+    for name in ("cache_type_k", "cache_type_v"):
+        if getattr(options, name) is not None:
+            raise PartitionError(
+                f"--{name.replace('_', '-')} is about a .gguf file; leave it out, or give one"
+            )
+
+
+def serve_gguf(
+    path: str,
+    given: Mapping[str, Any],
+    options: GgufOptions,
+    search: SearchOptions,
+    out: str | None,
+    *,
+    without: object,
+    steps: bool,
+    as_json: bool,
+) -> None:
+    """Plan a model in a file, and print the line of llama.cpp.
+
+    Parameters
+    ----------
+    given : mapping of str to object
+        Options of ``serve`` by name.
+    """
+    from experiments.commands.gguf_answers import tell_gguf
+    from fx_bridge.serving.gguf_plan import plan_gguf
+
+    _check_left_out(
+        given,
+        {
+            "--without": bool(without),
+            "--steps": steps,
+            "--solver": search.solver != "auto",
+            "--workers": (search.workers or 1) > 1,
+        },
+    )
+    jobs = _jobs(path, given, options)
+    limits = read_limits(search)
+    if search.time_limit == LimitOptions().time_limit:
+        limits = replace(limits, time_limit_s=_SECONDS)
+    found = plan_gguf(jobs, given["objective"], limits)
+    flags = _flags(given, options)
+    tell_gguf(found, flags, given["words"], out, is_timed=_is_timed(jobs), as_json=as_json)
+
+
+def _check_left_out(given: Mapping[str, Any], others: Mapping[str, bool]) -> None:
+    """Refuse options that say nothing of a file."""
+    from fx_bridge.serving.host_words import HOST_ENGINES
+
+    named = {
+        f"--{name.replace('_', '-')}": bool(value)
+        for name, value in given.items()
+        if name not in _USED
+    }
+    for name, is_given in {**named, **others}.items():
+        if is_given:
+            raise PartitionError(f"{name} has no meaning for a .gguf file; leave it out")
+    if given["for_"] not in (None, *HOST_ENGINES):
+        raise PartitionError(
+            f"{given['for_']} does not read .gguf files in layers; write --for {HOST_ENGINES[0]}, "
+            "or leave --for out"
+        )
+    if given["objective"] == "all":
+        raise PartitionError(
+            "--objective all is for models that are captured; write one, such as --objective token"
+        )
+    if not given["devices"]:
+        raise PartitionError(
+            "there are no devices; write for example --devices 24GB@rtx-3090,12GB@rtx-3060"
+        )
+
+
+def _jobs(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufJobs:
+    from experiments.problems.devices import parse_devices
+    from fx_bridge.serving.gguf_job import GgufJobs
+    from fx_bridge.serving.request import Request
+
+    devices = parse_devices(given["devices"], "--devices")
+    host, costs = _machine(given, devices)
+    _check_speeds(given, devices)
+    request = Request(
+        given["batch"],
+        given["context"],
+        given["prompt"],
+        given["generate"],
+        given["chunk"] or _CHUNK,
+    )
+    usable = [
+        Device(
+            device.name,
+            None if device.memory_bytes is None else int(device.memory_bytes * given["usable"]),
+            device.device_class,
+        )
+        for device in devices.devices
+    ]
+    return GgufJobs(_model(path, given, options), request, usable, costs, host)
+
+
+def _model(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufModel:
+    from fx_bridge.files.gguf_header import read_gguf
+    from fx_bridge.files.gguf_layers import gguf_model
+
+    both = given.get("cache_type") or "f16"
+    return gguf_model(
+        read_gguf(path),
+        cache_type_k=options.cache_type_k or both,
+        cache_type_v=options.cache_type_v or both,
+    )
+
+
+def _machine(given: Mapping[str, Any], devices: DeviceSet) -> tuple[Host | None, Costs]:
+    """Return the host, and the costs of devices and links."""
+    from experiments.problems.devices import parse_link
+    from fx_bridge.interop.stage_layers import is_host
+    from fx_bridge.options import Costs
+
+    for device in devices.devices:
+        if is_host(device.name) or device.is_host:
+            raise PartitionError(
+                f"device {device.name!r} is a host; write it as --host, such as "
+                "--host 64GB@ddr5-5600"
+            )
+    interconnect = devices.interconnect or PCIE
+    if given["link"] is not None:
+        interconnect = Interconnect(default=parse_link(given["link"], "--link"))
+    costs = Costs(
+        interconnect=interconnect, specs=devices.spec_of, experts_read=given["experts_read"]
+    )
+    if given["host"] is not None:
+        return read_host(given["host"], given["host_link"], devices, costs)
+    if given["host_link"] is not None:
+        raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
+    return None, costs
+
+
+def _check_speeds(given: Mapping[str, Any], devices: DeviceSet) -> None:
+    """Ask for the classes of devices where times count."""
+    if given["objective"] == "context" and given["host"] is None:
+        return
+    for device in devices.devices:
+        if device.device_class == DEFAULT_DEVICE_CLASS:
+            raise PartitionError(
+                f"the speed of device {device.name!r} is not known; write its class, such as "
+                "24GB@rtx-3090 (fxpartition devices lists them), or a file of devices with its "
+                "rates"
+            )
+
+
+def _is_timed(jobs: GgufJobs) -> bool:
+    return all(device.device_class != DEFAULT_DEVICE_CLASS for device in jobs.devices)
+
+
+def _flags(given: Mapping[str, Any], options: GgufOptions) -> list[str]:
+    """Return arguments of the engine besides where layers are."""
+    both = given.get("cache_type")
+    flags: list[str] = []
+    for name in ("cache_type_k", "cache_type_v"):
+        kind = getattr(options, name) or both
+        if kind is not None:
+            flags += [f"--{name.replace('_', '-')}", kind]
+    if given["chunk"] not in (None, _CHUNK):
+        flags += ["-ub", str(given["chunk"])]
+    return flags

@@ -1,0 +1,196 @@
+"""Plans of llama.cpp's own rules for a model in a GGUF file, by the costs of ours.
+
+Both rules read the memory that is usable here as free, without a margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fx_bridge.interop.llama_cpp import stages_by_shares
+from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
+from fx_bridge.serving.gguf_plan import GgufPlan
+from solver import PartitionPlan
+from solver.offload.evaluate import OffloadEvaluation
+from solver.serving.metrics import ServingMetrics
+
+_LEAST_CONTEXT = 4096
+"""Least context that ``--fit`` takes (``-fitc``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAnswer:
+    """Plan of a rule.
+
+    Attributes
+    ----------
+    context : int
+        That was asked for, or that the rule chooses; 0 if it fits none.
+    evaluation : OffloadEvaluation
+        Of the plan, by our costs.
+    metrics : ServingMetrics or None
+        None if the plan does not fit.
+    """
+
+    name: str
+    context: int
+    evaluation: OffloadEvaluation
+    metrics: ServingMetrics | None
+
+
+def answers_of_gguf_rules(found: GgufPlan) -> list[RuleAnswer]:
+    """Return the plans of the rules for the request of a plan."""
+    if any(device.memory_bytes is None for device in found.jobs.devices):
+        return []
+    # Rules take the devices in the order of their names, which users give them.
+    devices = sorted(found.jobs.devices, key=lambda device: device.name)
+    rules = _Rules(replace(found, jobs=found.jobs.on(devices)))
+    return [
+        rules.answer("-ts by free memory", rules.context_by_shares(), rules.by_shares()),
+        rules.fit(),
+    ]
+
+
+class _Rules:
+    """The rules for one request."""
+
+    def __init__(self, found: GgufPlan) -> None:
+        self._found, self._jobs = found, found.jobs
+        self._is_longest = found.objective == "context"
+        self._free = [device.memory_bytes or 0 for device in self._jobs.devices]
+
+    def answer(self, name: str, context: int, counts: Sequence[_Count]) -> RuleAnswer:
+        """Return a rule's plan with its cost."""
+        asked = replace(self._found, context=context or CONTEXT_STEP)
+        plan = _plan(asked, counts)
+        cost = asked.judged(plan)
+        return RuleAnswer(name, context, cost, asked.metrics(plan) if cost.feasible else None)
+
+    # -- shares of free memory --------------------------------------------------------------------
+
+    def by_shares(self) -> list[_Count]:
+        """Return the layers of each device in proportion to free memory."""
+        names = [device.name for device in self._jobs.devices]
+        stages = stages_by_shares(self._free, len(self._jobs.model.layers), names)
+        count_of = {stage.device: stage.count + stage.has_head for stage in stages}
+        return [_Count(count_of.get(name, 0)) for name in names]
+
+    def context_by_shares(self) -> int:
+        """Return the context of the request, or the longest one with these shares."""
+        if not self._is_longest:
+            return self._found.context
+        low, high = 0, self._jobs.model.longest_context // CONTEXT_STEP + 1
+        counts = self.by_shares()
+        while high - low > 1:
+            probe = (low + high) // 2
+            fits = self._fits(probe * CONTEXT_STEP, counts)
+            low, high = (probe, high) if fits else (low, probe)
+        return low * CONTEXT_STEP
+
+    # -- --fit -------------------------------------------------------------------------------------
+
+    def fit(self) -> RuleAnswer:
+        """Return the answer of ``--fit`` (``common/fit.cpp``), without its parts of one layer."""
+        context = self._context_of_fit() if self._is_longest else self._found.context
+        shares = self.by_shares()
+        if self._fits(context, shares):
+            return self.answer("--fit", context, shares)
+        counts = self._filled(context)
+        if any(count.parts for count in counts):
+            self._convert(context, counts)
+        return self.answer("--fit", context, counts)
+
+    def _context_of_fit(self) -> int:
+        """Return the context that fits by the sum of all devices, by linear interpolation."""
+        most = self._jobs.model.longest_context
+        least = min(_LEAST_CONTEXT, most)
+        used = {context: sum(self._used(context, self.by_shares())) for context in (least, most)}
+        layers = len(self._jobs.model.layers)
+        target = sum(self._free)
+        if used[most] <= target or least == most:
+            return most
+        per_layer = sum(unit.size_bytes for unit in self._jobs.units[1:]) // layers
+        several = len(self._free) > 1
+        target -= several * (len(self._free) + 1) * per_layer // (6 if self._has_experts else 2)
+        if target <= used[least]:
+            return least
+        more = (most - least) * (target - used[least]) // (used[most] - used[least])
+        return max((least + more) // CONTEXT_STEP * CONTEXT_STEP, least)
+
+    @property
+    def _has_experts(self) -> bool:
+        return any(unit.expert_bytes for unit in self._jobs.units)
+
+    def _used(self, context: int, counts: Sequence[_Count]) -> list[int]:
+        """Return the bytes on each device."""
+        jobs = self._jobs
+        used = [jobs.buffer_bytes(context) * bool(count.layers) for count in counts]
+        for at, number, is_part in _placed(jobs, counts):
+            used[at] += jobs.group_bytes(number, context, is_part=is_part)
+        return used
+
+    def _fits(self, context: int, counts: Sequence[_Count]) -> bool:
+        used = self._used(context, counts)
+        return all(size <= free for size, free in zip(used, self._free, strict=True))
+
+    def _filled(self, context: int) -> list[_Count]:
+        """Return as many last layers as fit, from the last device on, with experts on the host."""
+        counts = [_Count(0) for _ in self._free]
+        left = len(self._jobs.model.layers) + 1
+        for at in reversed(range(len(counts))):
+            while left:
+                more = counts[at].grown(self._has_experts and left <= len(self._jobs.model.layers))
+                tried = [*counts[:at], more, *counts[at + 1 :]]
+                if not self._fits(context, tried):
+                    break
+                counts, left = tried, left - 1
+        return counts
+
+    def _convert(self, context: int, counts: list[_Count]) -> None:
+        """Make layers whole, the first ones on the first devices, as long as they fit."""
+        for at in range(len(counts)):
+            # The first device with layers in part gives its layers away.
+            while (source := next((n for n, c in enumerate(counts) if c.parts), -1)) >= at:
+                tried = [*counts]
+                tried[source] = tried[source].without_part()
+                tried[at] = _Count(tried[at].layers + 1, tried[at].parts)
+                if not self._fits(context, tried):
+                    break
+                counts[:] = tried
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Layers of a device, the output among them, and those without their experts, the last ones."""
+
+    layers: int
+    parts: int = 0
+
+    def grown(self, is_part: bool) -> _Count:
+        return _Count(self.layers + 1, self.parts + is_part)
+
+    def without_part(self) -> _Count:
+        return _Count(self.layers - 1, self.parts - 1)
+
+
+def _placed(jobs: GgufJobs, counts: Sequence[_Count]) -> Iterator[tuple[int, int, bool]]:
+    """Yield the device, the group and whether a part is on the host, of what is on devices."""
+    number = len(jobs.groups) - sum(count.layers for count in counts)
+    for at, count in enumerate(counts):
+        end = min(number + count.layers, len(jobs.groups) - 1)
+        for own in range(number, number + count.layers):
+            is_part = end - count.parts <= own < end
+            yield at, own, is_part and len(jobs.groups[own].units) > 1
+        number += count.layers
+
+
+def _plan(found: GgufPlan, counts: Sequence[_Count]) -> PartitionPlan:
+    """Return the plan of counts, of the last layers and the output."""
+    jobs = found.jobs
+    places: list[str | None] = [None] * len(jobs.groups)
+    moved = set()
+    for at, number, is_part in _placed(jobs, counts):
+        places[number] = jobs.devices[at].name
+        moved |= {number} if is_part else set()
+    return found.words_model.plan_of(places, moved)

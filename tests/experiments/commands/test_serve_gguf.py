@@ -1,0 +1,190 @@
+"""Models in GGUF files, planned from the shell without torch."""
+
+import json
+import random
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from experiments.cli import main
+from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from fx_bridge.files.gguf_header import read_gguf
+from fx_bridge.files.gguf_layers import gguf_model
+from tests.support.gguf_files import write_gguf
+from tests.support.gguf_models import write_small
+from tests.support.llama_cpp_models import MODELS, write_model
+from tests.support.problem_counts import samples
+
+UNLIKE = ["--devices", "24GB@rtx-3090,12GB@rtx-3060"]
+LONG = ["--time-limit", "30", "--deterministic"]
+MACHINES = {
+    "one card": ["--devices", "24GB@rtx-4090"],
+    "unlike cards": UNLIKE,
+    "small card, host": ["--devices", "8GB@rtx-4060", "--host", "64GB@ddr5-5600"],
+}
+
+
+def answer(words, capsys, code=0):
+    assert main([*map(str, words), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(words, capsys):
+    assert main([*map(str, words)]) == EXIT_BAD_INPUT
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and not said.out
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("devices", "least"),
+    [("6144MiB,4096MiB", 15_616), ("4096MiB,6144MiB", 14_592), ("7168MiB,2048MiB", 7_168)],
+)
+def test_contexts_are_longer_than_those_of_fit(tmp_path, devices, least, capsys):
+    """Fits by the estimate of llama.cpp itself: 13,568, 13,568 and 5,888 tokens."""
+    path = write_model(tmp_path, "llama", "Q8_0")
+    words = ["serve", path, "--devices", devices, "--usable", 1, "--objective", "context", *LONG]
+    found = answer(words, capsys)
+    assert found["status"] == "optimal" and found["context"] == found["bound"] >= least
+    assert "token_ns" not in found
+    assert all(rule["context"] < found["context"] for rule in found["rules"])
+    assert found["words"][3:5] == ["-c", str(found["context"])]
+    assert all(use["free_bytes"] >= 0 for use in found["devices"])
+
+
+def test_torch_is_not_loaded(tmp_path):
+    path = write_model(tmp_path, "llama", "Q4_K", layers=4)
+    words = ["serve", str(path), *UNLIKE, "--objective", "token"]
+    code = (
+        f"import sys; from experiments.cli import main; code = main({words!r}); "
+        "print(code, 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "0 False"
+
+
+def test_the_answer_is_a_line_to_paste_and_its_proof(tmp_path, capsys):
+    path = write_model(tmp_path, "llama", "Q4_K", layers=6)
+    words = ["serve", str(path), *UNLIKE, "--objective", "token", "--cache-type-k", "q8_0"]
+    assert main([*words, *LONG, "--words", "-ts 3,4 -ngl 7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    line = shlex.split(lines[0])
+    assert line[:5] == ["llama-server", "-m", str(path), "-c", "4096"]
+    assert line[-2:] == ["--cache-type-k", "q8_0"]
+    assert "for builds of llama.cpp since" in lines[1]
+    assert any(text.startswith("token: proven optimal") for text in lines)
+    assert any(text.startswith("times: rtx-3090 from") for text in lines)
+    given = next(text for text in lines if text.startswith("given: token"))
+    assert "the plan is" in given and any(text.startswith("--fit") for text in lines)
+    # Its own words are as good as the plan.
+    own = shlex.join(line[line.index("-dev") : -2])
+    assert main([*words, *LONG, "--words", own]) == 0
+    assert "the plan is 1.00 times as fast" in capsys.readouterr().out
+
+
+def test_smaller_caches_have_longer_contexts(tmp_path, capsys):
+    path = write_model(tmp_path, "llama", "Q8_0")
+    words = ["serve", path, "--devices", "10GB", "--objective", "context", *LONG]
+    full = answer(words, capsys)["context"]
+    small = answer([*words, "--cache-type-k", "q8_0", "--cache-type-v", "q8_0"], capsys)["context"]
+    assert 1.7 * full < small < 2 * full
+
+
+def test_experts_are_on_a_host_with_attention_on_the_card(tmp_path, capsys):
+    path = write_model(tmp_path, "qwen3moe", "Q4_K")
+    words = ["serve", path, *MACHINES["small card, host"], "--objective", "token", *LONG]
+    found = answer(words, capsys)
+    assert found["status"] == "optimal"
+    (use,) = found["devices"]
+    assert use["layers"] == list(range(48)) and use["has_output"]
+    assert 20 < len(use["layers_without_experts_or_feed_forward"]) < 40
+
+
+def test_predictions_are_near_what_was_measured(tmp_path, capsys):
+    """Two equal cards and 70B in Q4_K_M: 16.6 and 19.2 tokens a second (docs/gguf.md)."""
+    path = write_model(tmp_path, "llama", "Q4_K", layers=80, width=8192, feed=28672, count=64)
+    for card, measured in (("rtx-3090", 16.6), ("rtx-4090", 19.2)):
+        words = ["serve", path, "--devices", f"2x24GB@{card}", "--objective", "token"]
+        found = answer([*words, "--context", 2048, *LONG], capsys)
+        assert found["tokens_per_s"] == pytest.approx(measured, rel=0.15)
+
+
+CASES = [f"{name} {kind}" for name in MODELS for kind in ("Q8_0", "Q4_K", "F16", "Q6_K", "Q3_K")]
+QUICK_CASES = ("llama Q4_K", "gemma3 Q8_0", "deepseek2 Q4_K", "mamba F16")
+
+
+@pytest.mark.parametrize("case", samples(CASES, QUICK_CASES))
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_kind_of_model_is_planned_within_the_limits(tmp_path, case, machine, capsys):
+    name, kind = case.split()
+    path = write_model(tmp_path, name, kind)
+    for objective in ("token", "context"):
+        words = ["serve", path, *MACHINES[machine], "--objective", objective, "--time-limit", 10]
+        code = main([*map(str, words), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        if code == EXIT_NO_PLAN:
+            assert found["status"] == "infeasible" and "give" in found["reason"]
+            assert all(rule["violations"] for rule in found["rules"])
+            continue
+        assert code == 0 and found["bound"] is not None
+        assert all(use["free_bytes"] >= 0 for use in found["devices"])
+        for rule in found["rules"]:
+            if not rule["violations"] and objective == "context":
+                assert rule["context"] <= found["context"]
+            elif not rule["violations"]:
+                assert found["token_ns"] <= rule["token_ns"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--devices", "24GB"], "speed of device 'cuda:0' is not known"),
+        (["--devices", "24GB@rtx-3090,64GB@cpu"], "write it as --host"),
+        ([*UNLIKE, "--cache-type-k", "q9"], "--cache-type-k"),
+        ([*UNLIKE, "--pin", "a=cuda:0"], "--pin has no meaning for a .gguf file"),
+        ([*UNLIKE, "--first-token", "1s"], "--first-token has no meaning"),
+        ([*UNLIKE, "--steps"], "--steps has no meaning"),
+        ([*UNLIKE, "--solver", "greedy"], "--solver has no meaning"),
+        ([*UNLIKE, "--for", "vllm"], "write --for llama.cpp"),
+        ([*UNLIKE, "--objective", "all"], "write one"),
+        ([*UNLIKE, "--host-link", "25GB/s"], "add such as --host"),
+        ([*UNLIKE, "--words", "-ngl x"], "-ngl"),
+        ([], "there are no devices"),
+        ([*UNLIKE, "--context", "100"], "do not fit a context"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_one_line(tmp_path, options, says, capsys):
+    path = write_small(tmp_path / "m.gguf", random.Random(1), 2)
+    assert says in refusal(["serve", path, *options], capsys)
+
+
+def test_files_that_are_no_language_models_are_refused_in_one_line(tmp_path, capsys):
+    lost = tmp_path / "lost.gguf"
+    assert "No such file" in refusal(["serve", lost, *UNLIKE], capsys)
+    text = tmp_path / "text.gguf"
+    text.write_text("not a model", encoding="utf-8")
+    assert "does not begin with GGUF" in refusal(["serve", text, *UNLIKE], capsys)
+    keys = {"general.architecture": "clip", "clip.block_count": 1, "clip.embedding_length": 256}
+    path = write_gguf(tmp_path / "mmproj.gguf", keys, [("v.blk.0.attn_q.weight", "F16", (4, 4))])
+    assert "projector" in refusal(["serve", path, *UNLIKE], capsys)
+    models = ["serve", "tests.support.serving_models:small", "--devices", "1GB"]
+    assert "about a .gguf file" in refusal([*models, "--cache-type-v", "q8_0"], capsys)
+
+
+def test_a_context_beyond_that_of_the_training_is_noted(tmp_path, capsys):
+    path = write_small(tmp_path / "m.gguf", random.Random(3), 2)
+    trained = gguf_model(read_gguf(path)).longest_context
+    words = ["serve", str(path), *UNLIKE, "--objective", "token", "--context", str(4 * trained)]
+    words += ["--prompt", "16", "--generate", "16"]
+    assert main(words) == 0
+    assert f"; the model was trained for {trained}\n" in capsys.readouterr().out
+
+
+def test_the_plan_is_written(tmp_path, capsys):
+    path, out = write_small(tmp_path / "m.gguf", random.Random(3), 2), tmp_path / "plan.json"
+    words = ["serve", str(path), *UNLIKE, "--prompt", "16", "--generate", "16", "--context", "256"]
+    assert main([*words, "--out", str(out)]) == 0
+    saved = json.loads(out.read_text(encoding="utf-8"))
+    assert "blk.0" in saved["assignment"]
