@@ -11,6 +11,7 @@ import typer
 
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import check_writable, print_json, print_lines, say_written
+from fx_bridge.interop.llama_cpp import SINCE
 from fx_bridge.presentation.summary import times_line
 from fx_bridge.presentation.tables import table_lines, wrapped
 from solver import PartitionPlan, SolveStatus, save_plan
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from fx_bridge.serving.gguf_plan import DeviceUse, GgufPlan
     from fx_bridge.serving.host_words import HostWords
 
-SINCE: Final = "2025-12-18"
-"""First builds of llama.cpp that deal out layers as these words mean it (pull request 18148)."""
 _USES: Final = ("device", "layers", "weights", "cache", "buffer", "free")
 _RULES: Final = ("llama.cpp's rule", "context", "token", "tokens/s", "plan is better")
 _NONE: Final = "-"

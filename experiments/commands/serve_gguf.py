@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from fx_bridge.files.gguf_layers import GgufModel
     from fx_bridge.options import Costs
     from fx_bridge.serving.gguf_job import GgufJobs
+    from fx_bridge.serving.gguf_plan import GgufPlan
+    from solver import SolveLimits
     from solver.model.job import Host
 
 _PANEL: Final = "GGUF files"
 _SECONDS: Final = 1.5
 """Time limit unless another one is given."""
+_MOST_CHECKS: Final = 4
 _CHUNK: Final = 512
 """Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 _CACHE: Final = f"Type of the entries of caches: {', '.join(CACHE_TYPES)}."
@@ -47,6 +50,15 @@ class GgufOptions:
         None
     )
     cache_type_v: Annotated[str | None, _option("TYPE", "Of values, as --cache-type-k.")] = None
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Ask llama-fit-params of llama.cpp what the line needs, and plan again with less "
+            "memory where that is more than a device has.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
 
 
 def is_gguf(model: str) -> bool:
@@ -56,8 +68,8 @@ def is_gguf(model: str) -> bool:
 
 def check_no_gguf(options: GgufOptions) -> None:
     """Refuse options of files for another model."""
-    for name in ("cache_type_k", "cache_type_v"):
-        if getattr(options, name) is not None:
+    for name, value in asdict(options).items():
+        if value not in (None, False):
             raise PartitionError(
                 f"--{name.replace('_', '-')} is about a .gguf file; leave it out, or give one"
             )
@@ -97,8 +109,10 @@ def serve_gguf(
     limits = read_limits(search)
     if search.time_limit == LimitOptions().time_limit:
         limits = replace(limits, time_limit_s=_SECONDS)
-    found = plan_gguf(jobs, given["objective"], limits)
     flags = _flags(given, options)
+    found = plan_gguf(jobs, given["objective"], limits)
+    if options.check:
+        found = checked(found, flags, limits)
     tell_gguf(found, flags, given["words"], out, is_timed=_is_timed(jobs), as_json=as_json)
 
 
@@ -203,6 +217,52 @@ def _check_speeds(given: Mapping[str, Any], devices: DeviceSet) -> None:
                 "24GB@rtx-3090 (fxpartition devices lists them), or a file of devices with its "
                 "rates"
             )
+
+
+def checked(found: GgufPlan, flags: Sequence[str], limits: SolveLimits) -> GgufPlan:
+    """Return a plan that fits by the engine's own count of bytes.
+
+    Parameters
+    ----------
+    flags : sequence of str
+        Arguments of the line besides those of the plan.
+
+    Raises
+    ------
+    PartitionError
+        If the engine is not installed or refuses the line, or counts more after every plan.
+    """
+    from fx_bridge.interop.llama_cpp import device_of
+    from fx_bridge.interop.llama_cpp_check import check_by_engine
+    from fx_bridge.serving.gguf_plan import plan_gguf
+
+    memory_of = {device.name: device.memory_bytes for device in found.jobs.devices}
+    first, beyond = found, dict[str, int]()
+    for _ in range(_MOST_CHECKS):
+        if found.plan is None:
+            break
+        uses = check_by_engine([*found.line(found.plan)[1:], *flags])
+        used = {device_of(use.device): use.total_bytes for use in uses}
+        beyond = {
+            name: used[name] - size_bytes
+            for name, size_bytes in memory_of.items()
+            if size_bytes is not None and used.get(name, 0) > size_bytes
+        }
+        if not beyond:
+            return found
+        less = [
+            Device(d.name, max((d.memory_bytes or 0) - beyond.get(d.name, 0), 1), d.device_class)
+            if d.name in beyond
+            else d
+            for d in found.jobs.devices
+        ]
+        found = plan_gguf(found.jobs.on(less), found.objective, limits)
+    if first.plan is None:
+        return first
+    raise PartitionError(
+        f"llama-fit-params counts more than {' and '.join(beyond)} has, whatever the plan; write "
+        "a shorter --context or a smaller --usable"
+    )
 
 
 def _is_timed(jobs: GgufJobs) -> bool:

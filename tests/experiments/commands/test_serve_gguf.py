@@ -182,6 +182,36 @@ def test_a_context_beyond_that_of_the_training_is_noted(tmp_path, capsys):
     assert f"; the model was trained for {trained}\n" in capsys.readouterr().out
 
 
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """Put a program on the path that counts some bytes more on CUDA0 than a file says."""
+    program, count = tmp_path / "llama-fit-params", tmp_path / "count"
+    program.write_text(
+        "#!/usr/bin/env python3\nimport pathlib, sys\n"
+        f"count = pathlib.Path({str(count)!r})\n"
+        "sizes = count.read_text().split(',') if count.exists() else ['1']\n"
+        "count.write_text(','.join(sizes[1:] or sizes))\n"
+        "print('CUDA0', sizes[0], 0, 0, '\\nHost 1 0 0 ')\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return count
+
+
+def test_plans_are_corrected_by_the_count_of_the_engine(tmp_path, engine, capsys):
+    path = write_model(tmp_path, "llama", "Q8_0")
+    words = ["serve", path, "--devices", "10GiB", "--usable", 1, "--objective", "context", *LONG]
+    free = answer([*words, "--check"], capsys)
+    assert free == {**answer(words, capsys), "wall_time_s": free["wall_time_s"]}
+    # 100 MiB more than there are, and then as many as there are.
+    engine.write_text(f"{10 * 1024 + 99},1000")
+    less = answer([*words, "--check"], capsys)
+    # A token takes 32 layers x 4 KiB of caches: 100 MiB are those of 800, without their buffers.
+    assert 512 <= free["context"] - less["context"] <= 1024
+    engine.write_text("99999")
+    assert "counts more than cuda:0 has" in refusal([*words, "--check"], capsys)
+
+
 def test_the_plan_is_written(tmp_path, capsys):
     path, out = write_small(tmp_path / "m.gguf", random.Random(3), 2), tmp_path / "plan.json"
     words = ["serve", str(path), *UNLIKE, "--prompt", "16", "--generate", "16", "--context", "256"]
