@@ -200,9 +200,13 @@ def _proof(found: GgufPlan) -> str:
 
 
 def _layers(use: DeviceUse) -> str:
-    parts = [f"{use.layers[0]}-{use.layers[-1]}"] if use.layers else []
+    parts = [_range(use.layers[0], use.layers[-1])] if use.layers else []
     parts += [f"{len(use.apart)} of them in part"] if use.apart else []
     return ", ".join([*parts, *(["output"] if use.has_output else [])]) or _NONE
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _host(found: GgufPlan, uses: Sequence[DeviceUse]) -> str:
@@ -212,7 +216,7 @@ def _host(found: GgufPlan, uses: Sequence[DeviceUse]) -> str:
     first = layers - sum(len(use.layers) for use in uses)
     apart = sum(len(use.apart) for use in uses)
     parts = ["embedding"]
-    parts += [f"layers 0-{first - 1}"] if first else []
+    parts += [f"layers {_range(0, first - 1)}"] if first else []
     parts += [f"{'experts' if has_experts else 'feed-forward'} of {apart}"] if apart else []
     return ", ".join(parts)
 

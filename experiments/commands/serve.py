@@ -202,10 +202,8 @@ def serve(
             --objective all
     """
     if is_gguf(model):
-        serve_gguf(
-            *(model, asdict(options), gguf, search, out),
-            **{"without": without, "steps": steps, "as_json": as_json},
-        )
+        given = {**asdict(options), "without": without, "steps": steps}
+        serve_gguf(model, given, gguf, search, out, as_json=as_json)
         return
     from experiments.zoo.models import resolve_built
 

@@ -82,8 +82,6 @@ def serve_gguf(
     search: SearchOptions,
     out: str | None,
     *,
-    without: object,
-    steps: bool,
     as_json: bool,
 ) -> None:
     """Plan a model in a file, and print the line of llama.cpp.
@@ -98,12 +96,7 @@ def serve_gguf(
 
     _check_left_out(
         given,
-        {
-            "--without": bool(without),
-            "--steps": steps,
-            "--solver": search.solver != "auto",
-            "--workers": (search.workers or 1) > 1,
-        },
+        {"--solver": search.solver != "auto", "--workers": (search.workers or 1) > 1},
     )
     jobs = _jobs(path, given, options)
     limits = read_limits(search)

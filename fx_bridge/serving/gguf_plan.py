@@ -201,24 +201,24 @@ class _Search:
 
     def _fastest(self, orders: Sequence[tuple[Device, ...]], context: int) -> GgufPlan:
         """Return the plan with the least time at a context."""
-        best: tuple[tuple[Device, ...], OffloadResult] | None = None
+        best: tuple[Fraction, tuple[Device, ...], PartitionPlan | None] | None = None
         bounds: list[Fraction | None] = []
         for number, order in enumerate(orders):
             found = self._solve(order, context, searches=len(orders) - number)
             if found.status is SolveStatus.INFEASIBLE:
                 continue
             bounds.append(found.objective_bound)
-            if found.objective is not None and (
-                best is None or found.objective < best[1].objective
-            ):
-                best = order, found
-        bound = min((b for b in bounds if b is not None), default=None) if all(bounds) else None
+            value = found.objective
+            if value is not None and (best is None or value < best[0]):
+                best = value, order, found.plan
+        known = [bound for bound in bounds if bound is not None]
+        bound = min(known) if known and len(known) == len(bounds) else None
         if best is None:
             status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
             return self._plan(orders[0], context, status, None, None)
-        is_met = best[1].objective == bound
-        status = SolveStatus.OPTIMAL if is_met else SolveStatus.FEASIBLE
-        return self._plan(best[0], context, status, best[1].plan, bound)
+        value, order, plan = best
+        status = SolveStatus.OPTIMAL if value == bound else SolveStatus.FEASIBLE
+        return self._plan(order, context, status, plan, bound)
 
     def _solve(
         self, order: Sequence[Device], context: int, *, searches: int = 1, is_timed: bool = True

@@ -9,27 +9,21 @@ Machine = namedtuple("Machine", "memory_bytes kinds host_bytes hop_ns host_hop_n
 
 
 def plans(layers, devices):
-    """Yield the place of each layer and of the output, None for the host, in every order."""
-    for order in itertools.permutations(range(devices)):
-        for first in range(layers + 2):
-            rest = layers + 1 - first
-            for ends in itertools.combinations_with_replacement(range(rest + 1), devices - 1):
-                counts = [b - a for a, b in itertools.pairwise((0, *ends, rest))]
-                places = [place for place, n in zip(order, counts, strict=True) for _ in range(n)]
-                yield [None] * first + places
+    """Yield the place of each layer and of the output, None for the host."""
+    for first in range(layers + 2):
+        rest = layers + 1 - first
+        for ends in itertools.combinations_with_replacement(range(rest + 1), devices - 1):
+            counts = [b - a for a, b in itertools.pairwise((0, *ends, rest))]
+            yield [None] * first + [place for place, n in enumerate(counts) for _ in range(n)]
 
 
 def best(embedding, layers, output, machine):
-    """Return the least time of a call, or None if nothing fits.
+    """Return the least time of a call on devices in their order, or None if nothing fits.
 
     A layer is one part or two, of which the host may have the second alone.
     """
     found = None
-    seen = set()
     for places in plans(len(layers), len(machine.memory_bytes)):
-        if tuple(places) in seen:
-            continue
-        seen.add(tuple(places))
         movable = [
             at
             for at, layer in enumerate(layers)

@@ -1,5 +1,6 @@
 """Plans for models in GGUF files, against enumeration of all that llama.cpp can run."""
 
+import itertools
 import random
 from fractions import Fraction
 
@@ -51,6 +52,15 @@ def oracle_case(jobs, context, runs):
     return embedding, layers, output, machine
 
 
+def best_of_orders(jobs, context, runs):
+    """The least time in any order of the devices; copies of prompts go to the first of them."""
+    found = (
+        gguf_oracle.best(*oracle_case(jobs.on(order), context, runs))
+        for order in itertools.permutations(jobs.devices)
+    )
+    return min((value for value in found if value is not None), default=None)
+
+
 def of_request(job):
     return job.request_runs
 
@@ -75,8 +85,8 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
             # No plan needs less memory with a longer context.
             longer = found.context + 256 if found.plan else 256
             if longer <= jobs.model.longest_context:
-                assert gguf_oracle.best(*oracle_case(jobs, longer, runs)) is None
-        best = gguf_oracle.best(*oracle_case(jobs, found.context, runs))
+                assert best_of_orders(jobs, longer, runs) is None
+        best = best_of_orders(jobs, found.context, runs)
         seen.add(best is None)
         if best is None:
             assert found.plan is None and found.status is SolveStatus.INFEASIBLE
