@@ -202,8 +202,8 @@ def serve(
             --objective all
     """
     if is_gguf(model):
-        given = {**asdict(options), "without": without, "steps": steps}
-        serve_gguf(model, given, gguf, search, out, as_json=as_json)
+        asked = {**asdict(options), "without": without, "steps": steps}
+        serve_gguf(model, asked, gguf, search, out, as_json=as_json)
         return
     from experiments.zoo.models import resolve_built
 
