@@ -193,9 +193,10 @@ def _feed(
     times = model.experts_used if routed else 1
     inner = times * shapes[f"ffn_down{suffix}"][0]
     names = (f"ffn_{name}{suffix}" for name in ("up", "gate", "gate_up"))
-    before = times * sum(shapes[name][1] for name in names if name in shapes)
+    before = [times * shapes[name][1] for name in names if name in shapes]
+    largest = max(inner, *before, 0)
     if not routed:
-        return before + inner, inner, 0
+        return sum(before) + inner, largest, 0
     after = times * model.width
-    feed = max(before + (1 + has_biases) * inner, 2 * (inner + after)) + 2 * model.experts
-    return feed, max(inner, after), after
+    feed = max(sum(before) + (1 + has_biases) * inner, 2 * (inner + after)) + 2 * model.experts
+    return feed, max(largest, after), after

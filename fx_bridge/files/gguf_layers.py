@@ -26,8 +26,16 @@ _FEED: Final = ("ffn_up", "ffn_gate", "ffn_down")
 _EXPERTS: Final = "_exps."
 _INPUTS: Final = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 """Tensors with a row for each token, which llama.cpp reads on the host."""
-_WINDOW_PERIODS: Final = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4}
+_WINDOW_PERIODS: Final = {
+    **{"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "plamo3": 8},
+    **dict.fromkeys(("afmoe", "cohere2", "exaone4", "exaone-moe", "llama4", "mellum", "olmo2"), 4),
+    **dict.fromkeys(("cohere2moe", "laguna", "smallthinker"), 4),
+}
 """Period of the layers without a window, by architecture, where the metadata has no pattern."""
+_WHOLE_FIRST: Final = ("cohere2moe", "laguna", "smallthinker")
+"""Architectures where the first layer of a period has no window; elsewhere it is the last."""
+_WINDOWS: Final = {"gemma2": 4096, "llama4": 8192}
+"""Windows by architecture, where the metadata has none."""
 _STATE_BYTES: Final = 4
 
 
@@ -276,10 +284,18 @@ class _Caches:
         given = keys.by_layer("attention.head_count_kv", layers)
         self._heads = given if keys.get("attention.head_count_kv") is not None else heads
         default = keys.count("embedding_length") // max(*heads, 1)
-        self._key = keys.optional("attention.key_length") or default
-        self._value = keys.optional("attention.value_length") or default
-        self._window = keys.optional("attention.sliding_window")
+        self._lengths = tuple(
+            keys.optional(f"attention.{kind}_length") or default for kind in ("key", "value")
+        )
+        self._window = self._window_length()
         self._windowed = self._with_window(layers)
+        # The last layers use the caches of others.
+        self._own = layers - keys.optional("attention.shared_kv_layers")
+
+    def _window_length(self) -> int:
+        default = _WINDOWS.get(self._keys.architecture, 0)
+        given = self._keys.get("attention.sliding_window")
+        return given if isinstance(given, int) and given >= 0 else default
 
     def _with_window(self, layers: int) -> list[bool]:
         """Return whether each layer sees a window alone."""
@@ -291,13 +307,14 @@ class _Caches:
         if not self._window or not period:
             # llama.cpp keeps whole caches where it knows no pattern.
             return [False] * layers
-        return [(number + 1) % period != 0 for number in range(layers)]
+        whole = 0 if self._keys.architecture in _WHOLE_FIRST else period - 1
+        return [number % period != whole for number in range(layers)]
 
     def of(self, number: int, names: Sequence[str]) -> CacheRule:
         """Return the rule of a layer with tensors of these names."""
         if any(name.startswith("ssm_") for name in names):
             return CacheRule(state_bytes=self._state_bytes())
-        if not any(name.startswith("attn_") for name in names):
+        if number >= self._own or not any(name.startswith("attn_") for name in names):
             return CacheRule()
         key_bytes, value_bytes = self._entry_bytes
         latent = self._keys.optional("attention.kv_lora_rank")
@@ -305,11 +322,15 @@ class _Caches:
             # Keys and values are both made from what is kept.
             entries = latent + self._keys.optional("rope.dimension_count")
             return CacheRule(entries * key_bytes, entries)
-        heads = self._heads[number]
-        position_bytes = heads * (self._key * key_bytes + self._value * value_bytes)
-        entries = heads * (self._key + self._value)
-        window = self._window if self._windowed[number] else None
-        return CacheRule(position_bytes, entries, window)
+        heads, (key, value) = self._heads[number], self._lengths
+        is_windowed = self._windowed[number]
+        if is_windowed:
+            key = self._keys.optional("attention.key_length_swa") or key
+            value = self._keys.optional("attention.value_length_swa") or value
+        position_bytes = heads * (key * key_bytes + value * value_bytes)
+        return CacheRule(
+            position_bytes, heads * (key + value), self._window if is_windowed else None
+        )
 
     def _state_bytes(self) -> int:
         """Return the bytes of the last inputs of the convolution, and of the state."""

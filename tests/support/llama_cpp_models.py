@@ -241,10 +241,64 @@ def glm4moe(kind, layers=20, width=4096, count=96, kv=8, vocabulary=151552):
     return model
 
 
+def phi3(kind, layers=32, width=3072, feed=8192, count=32, vocabulary=32064):
+    """A model with one matrix for queries, keys and values, and one for both inputs after it."""
+    keys = heads(count, count, width // count) | {"feed_forward_length": feed}
+    model = Model("phi3", kind, layers, width, vocabulary, **keys)
+    model.ends()
+    for at in range(layers):
+        model.matrices(
+            *(at,), attn_norm=(width,), attn_qkv=(width, 3 * width), attn_output=(width, width),
+            ffn_norm=(width,), ffn_up=(width, 2 * feed), ffn_down=(feed, width),
+        )  # fmt: skip
+    return model
+
+
+def gemma2(kind, layers=42, width=3584, feed=14336, count=16, kv=8, vocabulary=256000):
+    keys = {"feed_forward_length": feed, "attention.sliding_window": 4096,
+            "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # fmt: skip
+    model = Model("gemma2", kind, layers, width, vocabulary, **heads(count, kv, 256), **keys)
+    model.ends(tied=True)
+    for at in range(layers):
+        model.attention(at, count, kv, 256)
+        model.matrices(at, post_attention_norm=(width,), post_ffw_norm=(width,))
+        model.dense(at, feed)
+    return model
+
+
+def qwen3next(kind, layers=48, width=2048, feed=512, count=16, kv=2, vocabulary=151936):
+    """A model with three layers of linear attention for each of full attention."""
+    keys = heads(count, kv, 256) | of_experts(512, 10, feed)
+    keys |= {"rope.dimension_count": 64, "expert_shared_feed_forward_length": feed,
+             "feed_forward_length": 5120, "full_attention_interval": 4, "ssm.conv_kernel": 4,
+             "ssm.inner_size": 4096, "ssm.state_size": 128, "ssm.time_step_rank": 32,
+             "ssm.group_count": 16}  # fmt: skip
+    model = Model("qwen3next", kind, layers, width, vocabulary, **keys)
+    model.ends()
+    for at in range(layers):
+        if at % 4 == 3:
+            model.matrices(
+                *(at,), attn_norm=(width,), attn_q=(width, 2 * count * 256),
+                attn_k=(width, kv * 256), attn_v=(width, kv * 256),
+                attn_output=(count * 256, width), attn_q_norm=(256,), attn_k_norm=(256,),
+            )  # fmt: skip
+        else:
+            model.matrices(
+                *(at,), attn_norm=(width,), attn_qkv=(width, 8192), attn_gate=(width, 4096),
+                ssm_ba=(width, 64), ssm_norm=(128,), ssm_out=(4096, width),
+            )  # fmt: skip
+            model.add(f"blk.{at}.ssm_conv1d.weight", 4, 8192, kind="F32")
+            model.biases(at, ssm_dt=32)
+            model.add(f"blk.{at}.ssm_a", 32)
+        model.experts(at, feed, 512, shared=feed, norm="post_attention_norm")
+        model.matrices(at, ffn_gate_inp_shexp=(width,))
+    return model
+
+
 MODELS = {
     "llama": llama, "qwen2": qwen2, "qwen3moe": qwen3moe, "gemma3": gemma3,
     "deepseek2": deepseek2, "mamba": mamba, "granitehybrid": granitehybrid, "gpt-oss": gpt_oss,
-    "glm4moe": glm4moe,
+    "glm4moe": glm4moe, "phi3": phi3, "gemma2": gemma2, "qwen3next": qwen3next,
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
 from tests.support.gguf_files import write_gguf
-from tests.support.llama_cpp_models import llama, write_model
+from tests.support.llama_cpp_models import MODELS, llama, write_model
 
 
 def test_tensors_with_a_row_for_each_token_are_with_the_embedding(tmp_path):
@@ -25,3 +25,43 @@ def test_blocks_that_predict_several_tokens_count_without_tensors(tmp_path):
     assert [half.tensors for half in last] == [(), ()]
     assert not last[0].cache.position_bytes
     assert all(half.size_bytes for halves in others for half in halves)
+
+
+def windows_of(folder, name, **keys):
+    """The windows of the caches of a model with other keys, by layer; 0 for none at all."""
+    model = MODELS["gemma2"]("Q8_0", layers=6, width=512, feed=512, count=2, kv=1, vocabulary=64)
+    old = "gemma2."
+    metadata = {key.replace(old, f"{name}."): value for key, value in model.metadata.items()}
+    metadata["general.architecture"] = name
+    metadata |= {f"{name}.{key.replace('__', '.')}": value for key, value in keys.items()}
+    found = gguf_model(read_gguf(write_gguf(folder / "w.gguf", metadata, model.tensors)))
+    rules = [first.cache for first, _ in found.layers]
+    return [rule.most_positions if rule.entries else 0 for rule in rules]
+
+
+def test_windows_are_those_of_the_architecture(tmp_path):
+    window, none = 4096, None
+    for name, expected in (
+        ("gemma2", [window, none] * 3),
+        ("gemma3", [window] * 5 + [none]),
+        ("cohere2", [window] * 3 + [none] + [window] * 2),
+        ("smallthinker", [none] + [window] * 3 + [none, window]),
+        ("llama", [none] * 6),
+    ):
+        assert windows_of(tmp_path, name) == expected
+    assert windows_of(tmp_path, "gemma3", attention__sliding_window=0) == [none] * 6
+    pattern = {"attention__sliding_window_pattern": [0, 1, 1, 0, 0, 1]}
+    assert windows_of(tmp_path, "gemma3", **pattern) == [none, window, window, none, none, window]
+    shared = {"attention__shared_kv_layers": 4}
+    assert windows_of(tmp_path, "gemma2", **shared) == [window, none, 0, 0, 0, 0]
+
+
+def test_layers_with_a_window_may_have_other_lengths(tmp_path):
+    model = MODELS["gemma2"]("Q8_0", layers=2, width=512, feed=512, count=2, kv=1, vocabulary=64)
+    lengths = {f"gemma2.attention.{kind}_length_swa": 64 for kind in ("key", "value")}
+    path = write_gguf(tmp_path / "w.gguf", model.metadata | lengths, model.tensors)
+    found = gguf_model(read_gguf(path))
+    assert [first.cache.position_bytes for first, _ in found.layers] == [2 * 128, 2 * 512]
+    assert not found.layers[0][0].cache.is_quantised
+    packed = gguf_model(read_gguf(path), cache_type_k="q8_0")
+    assert packed.layers[0][0].cache.is_quantised
