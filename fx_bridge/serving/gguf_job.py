@@ -52,6 +52,9 @@ class GgufJobs:
         Where layers, or parts of them, may run. Without one the host has the embedding alone.
     has_flash_attention : bool
         Whether attention keeps no scores.
+    may_fill : bool
+        Whether several devices may have all layers, which then take batches in turns: the engine
+        holds inputs four times for this, and does not where a part is on the host.
 
     Attributes
     ----------
@@ -73,10 +76,11 @@ class GgufJobs:
         host: Host | None = None,
         *,
         has_flash_attention: bool = True,
+        may_fill: bool = True,
     ) -> None:
         self.model, self.request, self.devices = model, request, tuple(devices)
         self.host, self._costs = host, costs
-        self._flash = has_flash_attention
+        self._flash, self._may_fill = has_flash_attention, may_fill
         self._host_class = (host and host.device_class) or HOST_CLASS
         specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **costs.specs}
         classes = {*(device.device_class for device in devices), self._host_class}
@@ -89,8 +93,8 @@ class GgufJobs:
         )
         self.copies = host is not None and self._copies_faster()
 
-    def on(self, devices: Sequence[Device]) -> GgufJobs:
-        """Return the jobs on other devices."""
+    def on(self, devices: Sequence[Device], *, may_fill: bool | None = None) -> GgufJobs:
+        """Return the jobs on other devices; `may_fill` is kept if it is left out."""
         return GgufJobs(
             self.model,
             self.request,
@@ -98,6 +102,7 @@ class GgufJobs:
             self._costs,
             self.host,
             has_flash_attention=self._flash,
+            may_fill=self._may_fill if may_fill is None else may_fill,
         )
 
     def at(self, context: int) -> Job:
@@ -167,7 +172,7 @@ class GgufJobs:
                 ubatch=self._most_rows,
                 flash=self._flash,
                 has_output=has_output,
-                pipelined=len(self.devices) > 1,
+                pipelined=self._may_fill and len(self.devices) > 1,
             )
 
         return found

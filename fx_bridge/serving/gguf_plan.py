@@ -224,7 +224,7 @@ class _Search:
         self, order: Sequence[Device], context: int, *, searches: int = 1, is_timed: bool = True
     ) -> OffloadResult:
         """Return the best plan on devices in an order, or any that fits."""
-        jobs = self._jobs.on(order)
+        jobs = self._jobs_on(order, context)
         instance = OffloadInstance.of(_asked(jobs, context, self._objective))
         if not is_timed:
             instance = replace(instance, counts=(0,) * len(instance.counts))
@@ -265,19 +265,15 @@ class _Search:
         """Return whether a plan fits: ``OPTIMAL``, ``INFEASIBLE``, or another status if unknown."""
         if self._jobs.host is not None:
             return self._solve(order, context, searches=2, is_timed=False).status
-        # Each device takes as many layers as it holds: no other plan has more behind it.
-        jobs = self._jobs
-        rooms = [device.memory_bytes for device in order]
-        left = rooms.pop(0)
-        buffer_bytes = jobs.buffer_bytes(context)
-        for number in range(1, len(jobs.groups)):
-            size_bytes = jobs.group_bytes(number, context)
-            while left is not None and left < buffer_bytes + size_bytes:
-                if not rooms:
-                    return SolveStatus.INFEASIBLE
-                left = rooms.pop(0)
-            left = None if left is None else left - size_bytes
-        return SolveStatus.OPTIMAL
+        fits = _can_fill(self._jobs.on(order), context)
+        return SolveStatus.OPTIMAL if fits else SolveStatus.INFEASIBLE
+
+    def _jobs_on(self, order: Sequence[Device], context: int) -> GgufJobs:
+        """Return the jobs on devices, with the buffers of the plans that there are."""
+        jobs = self._jobs.on(order, may_fill=True)
+        if jobs.host is None or _can_fill(jobs, context):
+            return jobs
+        return jobs.on(order, may_fill=False)
 
     def _plan(
         self,
@@ -288,7 +284,7 @@ class _Search:
         bound: Fraction | None,
     ) -> GgufPlan:
         return GgufPlan(
-            self._jobs.on(order),
+            self._jobs_on(order, context),
             self._objective,
             context,
             status,
@@ -297,6 +293,24 @@ class _Search:
             len(self._jobs.devices) <= _MOST_ORDERED,
             self._clock.elapsed_s,
         )
+
+
+def _can_fill(jobs: GgufJobs, context: int) -> bool:
+    """Return whether the devices have room for all layers and the output.
+
+    Each takes as many as it holds, in order: no other plan has more on the devices before it.
+    """
+    buffer_bytes = jobs.buffer_bytes(context)
+    rooms = [device.memory_bytes for device in jobs.devices]
+    left = rooms.pop(0)
+    for number in range(1, len(jobs.groups)):
+        size_bytes = jobs.group_bytes(number, context)
+        while left is not None and left < buffer_bytes + size_bytes:
+            if not rooms:
+                return False
+            left = rooms.pop(0)
+        left = None if left is None else left - size_bytes
+    return True
 
 
 def _asked(jobs: GgufJobs, context: int, objective: ServingObjective) -> Job:

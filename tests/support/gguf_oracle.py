@@ -42,6 +42,12 @@ def best(embedding, layers, output, machine):
     return found
 
 
+def has_room(embedding, layers, output, machine):
+    """Whether some plan has all layers on the devices."""
+    never = [[part._replace(host_ns=None) for part in layer] for layer in layers]
+    return best(embedding, never, output._replace(host_ns=None), machine) is not None
+
+
 def cost(row, machine):
     """Return the time of parts, each at its place, or None if they do not fit."""
     held = [0] * len(machine.memory_bytes)
