@@ -130,7 +130,7 @@ def build_model(spec: ModelSpec) -> LoadedModel:
                 loaded = _checked(spec.name, spec.factory())
                 if spec.weight_bytes is None:
                     return loaded
-                return replace(loaded, weight_bytes=spec.weight_bytes(loaded.module))
+                return _stored_as(loaded, spec.weight_bytes(loaded.module))
     except PartitionError:
         raise
     except ImportError as error:
@@ -145,6 +145,14 @@ def build_model(spec: ModelSpec) -> LoadedModel:
         raise PartitionError(
             f"model {spec.name!r} cannot be built: {type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def _stored_as(loaded: LoadedModel, weight_bytes: Mapping[str, int]) -> LoadedModel:
+    """Return a model with bytes of weights; those that are quantised do not train."""
+    for name, weight in loaded.module.named_parameters():
+        if weight_bytes.get(name, weight.nbytes) != weight.nbytes:
+            weight.requires_grad_(False)
+    return replace(loaded, weight_bytes=weight_bytes)
 
 
 def capture_model(loaded: LoadedModel, asked: CaptureRequest = DEFAULT_CAPTURE) -> CapturedGraph:

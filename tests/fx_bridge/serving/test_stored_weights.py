@@ -56,8 +56,25 @@ def test_quantised_tensors_count_with_their_weights(tmp_path, family, method):
         own = loaded.weight_bytes[name]
         # Of 16 bits: what is quantised takes less, all else as much.
         assert own < 0.8 * weight.nbytes if name in linear else own == weight.nbytes
+        assert weight.requires_grad is (name not in linear)
     with pytest.raises(PartitionError, match=r"quantised already.*leave --weights out"):
         folder_spec(str(tmp_path / "f"), "q4")
+
+
+def test_experts_in_blocks_of_four_bits(tmp_path):
+    model = model_of("GptOss")
+    tensors = plain(saved_shapes(model, tmp_path / "saved"), "BF16")
+    for name in list(tensors):
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, into, out = tensors.pop(name)[1]
+            tensors[f"{name}_blocks"] = ("U8", (experts, out, into // 32, 16))
+            tensors[f"{name}_scales"] = ("U8", (experts, out, into // 32))
+    total_bytes = write_folder(tmp_path / "f", model, tensors, dtype="bfloat16")
+    loaded = build_model(folder_spec(str(tmp_path / "f")))
+    named = dict(loaded.module.named_parameters())
+    assert sum(loaded.weight_bytes[name] for name in named) == total_bytes
+    experts = named["model.layers.0.mlp.experts.down_proj"]
+    assert loaded.weight_bytes["model.layers.0.mlp.experts.down_proj"] == experts.numel() * 17 // 32
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
