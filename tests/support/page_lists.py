@@ -67,6 +67,12 @@ ELSEWHERE: Final = {
     "peer): another process has ended, or the connection to it was lost": (
         "needs a process that is killed; test_torchrun_command.py kills one"
     ),
+    "FXPARTITION_PLAN=vllm.json vllm serve MODEL --pipeline-parallel-size 2": (
+        "needs GPUs; test_vllm_start.py loads the plug-in as vLLM does"
+    ),
+    "from transformers.distributed import DistributedConfig": (
+        "needs three processes; test_transformers_ranks.py starts three"
+    ),
     "row(d, t) = weights_d + received_d + saved_d": "a formula",
     "F(t) = sum over u <= t of held(u) + sum over u <= t <= last(u) of storage - held of the"
     " storage": "formulas",
