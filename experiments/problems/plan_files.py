@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from solver import Device, PartitionError, PartitionPlan
 from solver.io.files import read_json, read_text
+from solver.io.json_fields import parse_json
 from solver.io.json_files import plan_from_json
 from solver.model.quantities import counted
 from solver.model.text import shortened
@@ -148,9 +149,9 @@ def _from_words(
     if os.path.isfile(words):  # noqa: PTH113 - false for any name that cannot be
         words = read_text(words, "words")
         if engine == "vllm" and words.lstrip().startswith("{"):
-            from fx_bridge.interop.vllm_start import arguments_of
+            from fx_bridge.interop.vllm_start import start_file
 
-            words = shlex.join(arguments_of(words))
+            words = shlex.join(start_file(parse_json(words, "words"), "words").arguments)
     plan = plan_from_words(captured, devices, words, engine)
     # Arguments for llama.cpp name all devices.
     has_order = "_VISIBLE_DEVICES" in words or engine == "llama.cpp"

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from fx_bridge.interop.words import VISIBLE
 from solver import PartitionError
 from solver.io.files import read_json
-from solver.io.json_fields import parse_json, read_as
+from solver.io.json_fields import read_as
 from solver.model.quantities import counted
 from solver.model.text import shortened
 
@@ -51,11 +51,6 @@ def start_file(data: object, source: str) -> StartFile:
     except PartitionError as error:
         raise PartitionError(f"{source}: {error}; {_REMEDY}") from None
     return found
-
-
-def arguments_of(text: str) -> tuple[str, ...]:
-    """Return the arguments for vLLM of the text of a file."""
-    return start_file(parse_json(text, "words"), "words").arguments
 
 
 def apply_plan(path: str) -> None:
@@ -112,7 +107,8 @@ def _check_stages(start: StartFile, name: str, size: int) -> None:
 
 
 def _check_model(start: StartFile, name: str, config: Any) -> None:
-    layers, architectures = config.get_total_num_hidden_layers(), list(config.architectures)
+    layers = config.get_total_num_hidden_layers()
+    architectures = config.architectures or ["a model"]
     wanted = start.architecture
     if layers != sum(start.layers) or (wanted and wanted not in architectures):
         raise PartitionError(

@@ -67,9 +67,6 @@ ELSEWHERE: Final = {
     "peer): another process has ended, or the connection to it was lost": (
         "needs a process that is killed; test_torchrun_command.py kills one"
     ),
-    "FXPARTITION_PLAN=vllm.json vllm serve MODEL --pipeline-parallel-size 2": (
-        "needs GPUs; test_vllm_start.py loads the plug-in as vLLM does"
-    ),
     "from transformers.distributed import DistributedConfig": (
         "needs three processes; test_transformers_ranks.py starts three"
     ),
