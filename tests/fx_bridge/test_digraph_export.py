@@ -11,6 +11,7 @@ from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.digraph import to_digraph
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from tests.support.modules import module_with
 
 
 class Mixed(nn.Module):
@@ -189,26 +190,24 @@ def test_attributes():
 
 
 def test_an_operator_that_returns_its_own_and_others_storages_counts_both():
-    class Both(nn.Module):
-        def forward(self, x):
-            y = x + 1
-            return torch.cond(x.sum() > 0, lambda y: (y * 2, y * 3), lambda y: (y * 4, y * 5), (y,))
+    def both(self, x):
+        y = x + 1
+        return torch.cond(x.sum() > 0, lambda y: (y * 2, y * 3), lambda y: (y * 4, y * 5), (y,))
 
-    captured = capture(Both(), (torch.ones(4),))
+    captured = capture(module_with(both), (torch.ones(4),))
     graph = to_digraph(captured, colocation=False)
     check(captured, graph)
     assert graph.nodes["cond"]["storage_bytes"] == 2 * 16
 
-    class Pair(nn.Module):
-        def forward(self, a, b):
-            return b, a, a + b
+    def pair_forward(self, a, b):
+        return b, a, a + b
 
     trace = fx.Graph()
     x = trace.placeholder("x")
     a, b = trace.call_method("mul", (x, 2)), trace.call_method("mul", (x, 3))
     pair = trace.call_module("pair", (a, b))
     trace.output((pair,))
-    captured = capture(fx.GraphModule({"pair": Pair()}, trace), (torch.ones(4),))
+    captured = capture(fx.GraphModule({"pair": module_with(pair_forward)}, trace), (torch.ones(4),))
     graph = to_digraph(captured, colocation=False)
     assert graph.nodes[pair.name]["alias_of"] is None
     assert graph.nodes[pair.name]["storage_bytes"] == 3 * 16

@@ -31,6 +31,7 @@ from solver import (
 from tests.support.refusals import refused
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
+WEIGHTS = Costs(memory_model="weights")
 Answer = namedtuple("Answer", ["mixed", "parts"])
 
 
@@ -59,19 +60,16 @@ def devices(*sizes_kib):
     return [Device(f"gpu{i}", memory_bytes=size * KiB) for i, size in enumerate(sizes_kib)]
 
 
-def partition(**changes):
+def partition(model=None, **changes):
     args, kwargs = inputs()
     settings = {"devices": devices(44, 30), "search": Search(LIMITS), **changes}
-    return partition_module(Branches(), args, kwargs, **settings)
+    return partition_module(model or Branches(), args, kwargs, **settings)
 
 
 def test_the_split_returns_what_the_model_returns():
     """Tests pytree, keyword arguments and values against the model itself."""
-    args, kwargs = inputs()
-    model = Branches()
-    result = partition_module(
-        model, args, kwargs, devices=devices(44, 30), search=Search(limits=LIMITS)
-    )
+    (args, kwargs), model = inputs(), Branches()
+    result = partition(model=model)
     assert result.solved.status is SolveStatus.OPTIMAL
     split = result.split()
     found, expected = split(*args, **kwargs), model(*args, **kwargs)
@@ -106,28 +104,20 @@ def test_the_plan_for_a_step_is_no_slower_than_that_for_the_bottleneck(schedule,
 
 def test_a_limit_on_devices_is_kept():
     """Tests that the settings reach the problem and the plan."""
-    large = devices(2000, 2000, 2000)
-    result = partition(
-        devices=large,
-        search=Search(LIMITS, "greedy"),
-        pipeline=Pipeline(chunks_per_device=2, max_devices=1),
-    )
+    pipeline = Pipeline(chunks_per_device=2, max_devices=1)
+    large, search = devices(2000, 2000, 2000), Search(LIMITS, "greedy")
+    result = partition(devices=large, search=search, pipeline=pipeline)
     assert (result.problem.chunks_per_device, result.problem.max_devices) == (2, 1)
     assert len(result.plan.device_order) == 1
 
 
 def test_a_model_is_split_into_several_stages_per_device():
     """Tests that an interleaved plan is never worse, and that its split computes the same."""
-    args, kwargs = inputs()
-    model = Branches()
-    setting = {
-        "devices": devices(44, 30),
-        "search": Search(LIMITS),
-        "costs": Costs(interconnect=Interconnect()),
-    }
-    plain = partition_module(model, args, kwargs, **setting)
-    result = partition_module(
-        model, args, kwargs, pipeline=Pipeline(chunks_per_device=2), **setting
+    (args, kwargs), model = inputs(), Branches()
+    setting = {"model": model, "costs": Costs(interconnect=Interconnect())}
+    plain, result = (
+        partition(**setting),
+        partition(pipeline=Pipeline(chunks_per_device=2), **setting),
     )
     assert result.solved.objective <= plain.solved.objective
     assert evaluate(result.problem, result.plan).feasible
@@ -162,10 +152,7 @@ def test_too_little_memory_is_a_status_and_split_says_so():
         ({"training": True}, "training is True; write training=Training(...)"),
         ({"pipeline": "1f1b"}, "pipeline is '1f1b'; write pipeline=Pipeline(schedule='1f1b')"),
         ({"search": SolveLimits()}, "write search=Search(limits=SolveLimits())"),
-        (
-            {"training": Training(), "costs": Costs(memory_model="weights")},
-            "memory_model of costs is 'weights', but training counts",
-        ),
+        ({"training": Training(), "costs": WEIGHTS}, "memory_model of costs is 'weights', but tr"),
         ({"costs": Costs(specs={})}, "write one of none, or give costs=Costs(specs=...)"),
     ],
 )

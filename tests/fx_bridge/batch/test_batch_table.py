@@ -11,6 +11,7 @@ from fx_bridge.capture.graph import capture
 from solver import PartitionError
 from tests.support.batch_checks import compare
 from tests.support.batch_models import NAMES, captured_model
+from tests.support.modules import module_with
 
 
 def of(function, *args, train=False, **kwargs):
@@ -56,18 +57,13 @@ def test_the_table_is_what_halves_of_the_batch_say(name):
 
 
 def test_modules_and_methods_of_symbolic_trace_are_followed():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.LayerNorm(6)
-            self.rows = nn.LSTM(6, 4, batch_first=True)
+    def forward(self, x):
+        y, _ = self.rows(self.norm(x))
+        n = x.size(0)
+        return y.reshape(n * 5, 4).view(n, -1), operator.getitem(y, (slice(None), -1))
 
-        def forward(self, x):
-            y, _ = self.rows(self.norm(x))
-            n = x.size(0)
-            return y.reshape(n * 5, 4).view(n, -1), operator.getitem(y, (slice(None), -1))
-
-    captured = capture(fx.symbolic_trace(Model().eval()), (x(4, 5, 6),))
+    model = module_with(forward, norm=nn.LayerNorm(6), rows=nn.LSTM(6, 4, batch_first=True))
+    captured = capture(fx.symbolic_trace(model.eval()), (x(4, 5, 6),))
     table = batch_dimensions(captured)
     assert not table.checked, "no model says what its sizes are"
     assert table["reshape"] == batch(0, 1, 5)
@@ -157,10 +153,7 @@ def test_what_mixes_samples_is_refused_with_the_operator_named(function, words):
     [
         (lambda a: torch.ones(5, 4) @ a, "contracts the batch"),
         (lambda a: a[torch.tensor([3, 2, 1, 0])], "by their place in the batch"),
-        (
-            lambda a: a + torch.tensor([[1.0], [2], [3], [4]]),
-            "gives each sample an entry of its own",
-        ),
+        (lambda a: a + torch.tensor([[1.0], [2], [3], [4]]), "gives each sample an entry of its"),
     ],
 )
 def test_what_fits_one_batch_size_alone_is_refused(function, words):
@@ -181,17 +174,13 @@ def test_batch_norm_in_training_mode_is_refused_and_instance_norm_is_not():
 
 
 def test_what_is_kept_for_the_next_call_is_refused():
-    class Cache(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("kept", torch.zeros(8, 5))
+    def forward(self, a):
+        self.kept[1] = a.mean(0)
+        return a * 2
 
-        def forward(self, a):
-            self.kept[1] = a.mean(0)
-            return a * 2
-
+    model = module_with(forward, kept=nn.Buffer(torch.zeros(8, 5)))
     with pytest.raises(PartitionError, match="writes to a parameter or buffer"):
-        check_microbatchable(capture(Cache(), (x(4, 5),)))
+        check_microbatchable(capture(model, (x(4, 5),)))
 
 
 def test_outputs_that_count_samples_or_depend_on_data_are_refused():
@@ -227,11 +216,7 @@ def test_what_is_written_in_place_is_known_to_all_views():
 
 
 def test_a_model_that_fixes_its_batch_has_rules_alone_and_says_why():
-    class Fixed(nn.Module):
-        def forward(self, a):
-            return a.reshape(4, 10).relu()
-
-    captured = capture(Fixed(), (x(4, 2, 5),))
+    captured = capture(module_with(lambda self, a: a.reshape(4, 10).relu()), (x(4, 2, 5),))
     table = batch_dimensions(captured)
     assert not table.checked
     assert "no batch of" in table.note

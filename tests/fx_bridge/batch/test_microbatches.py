@@ -8,6 +8,7 @@ from fx_bridge.batch.microbatches import chunk_specs, pipeline_specs
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
 from tests.support.batch_models import captured_model
+from tests.support.modules import module_with
 
 
 def in_microbatches(captured, args, kwargs, count):
@@ -55,13 +56,12 @@ def test_a_graph_without_its_model_is_no_certain_one():
 
 
 def test_inputs_without_a_batch_and_nested_ones_are_told_apart():
-    class Model(nn.Module):
-        def forward(self, x, pair, *, table, scale):
-            return {"y": (x + pair["a"]) * scale + table, "table": table * 2, "n": None}
+    def model(self, x, pair, *, table, scale):
+        return {"y": (x + pair["a"]) * scale + table, "table": table * 2, "n": None}
 
     x = torch.randn(4, 3)
     args, kwargs = (x, {"a": x + 1}), {"scale": 2.0, "table": torch.randn(3)}
-    captured = capture(Model(), args, kwargs)
+    captured = capture(module_with(model), args, kwargs)
     specs = chunk_specs(captured, 2)
     assert str(specs.args[1]["a"]) == "TensorChunkSpec(0)"
     assert type(specs.kwargs["table"]).__name__ == "_Replicate"
@@ -136,10 +136,9 @@ def test_a_pipeline_runs_each_microbatch_by_itself():
 
 
 def test_a_pipeline_does_not_return_the_size_of_a_microbatch():
-    class Counts(nn.Module):
-        def forward(self, x):
-            return x.sin(), x.size(0)
+    def counts(self, x):
+        return x.sin(), x.size(0)
 
-    captured = capture(Counts(), (torch.ones(2, 4),))
+    captured = capture(module_with(counts), (torch.ones(2, 4),))
     with pytest.raises(PartitionError, match="returns the number 2, which is another for another"):
         pipeline_specs(captured, 3)

@@ -46,28 +46,21 @@ class TakesBox(nn.Module):
         return y if mask is None else y + mask
 
 
-class Branching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x):
-        if x.sum() > 0:
-            return self.inner(x)
-        return x
+def branching(self, x):
+    if x.sum() > 0:
+        return self.inner(x)
+    return x
 
 
-class Nested(nn.Module):
-    def forward(self, x, *, scale, extra):
-        return {"out": x * scale + extra["a"], "pair": (x, extra["b"])}
+def nested(self, x, *, scale, extra):
+    return {"out": x * scale + extra["a"], "pair": (x, extra["b"])}
 
 
-class NoGrad(nn.Module):
-    def forward(self, x):
-        y = x * 2
-        with torch.no_grad():
-            z = (y + 1).relu()
-        return y + z
+def no_grad(self, x):
+    y = x * 2
+    with torch.no_grad():
+        z = (y + 1).relu()
+    return y + z
 
 
 class Conditional(nn.Module):
@@ -94,7 +87,7 @@ def test_a_module_is_exported_with_values_and_the_same_parameters():
     assert not any(node.op == "call_module" for node in captured.graph.nodes)
 
 
-@pytest.mark.parametrize("model", [NoGrad(), Conditional()])
+@pytest.mark.parametrize("model", [module_with(no_grad), Conditional()])
 def test_regions_and_branches_survive(model):
     x = torch.randn(2, 4)
     captured = capture(model, (x,))
@@ -130,11 +123,10 @@ def test_a_graph_module_gets_values_from_example_inputs_and_stays_as_it_was():
 
 
 def test_variadic_inputs_of_a_traced_graph():
-    class Sum(nn.Module):
-        def forward(self, *xs):
-            return xs[0] + xs[1]
+    def sum(self, *xs):
+        return xs[0] + xs[1]
 
-    captured = capture(fx.symbolic_trace(Sum()), (torch.ones(3), torch.ones(3)))
+    captured = capture(fx.symbolic_trace(module_with(sum)), (torch.ones(3), torch.ones(3)))
     assert captured.operators[-1].meta["val"].shape == (3,)
 
 
@@ -174,7 +166,7 @@ def test_a_model_on_the_meta_device_takes_inputs_from_anywhere():
 
 def test_placeholder_values_follow_the_graph_not_the_order_of_the_call():
     captured = capture(
-        Nested(),
+        module_with(nested),
         (torch.ones(2),),
         {"scale": torch.full((2,), 2.0), "extra": {"a": torch.zeros(2), "b": torch.ones(2)}},
     )
@@ -286,26 +278,20 @@ def test_what_forward_changes_and_the_graph_does_not_is_noted():
     )
 
 
-class Seeds(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        torch.manual_seed(3)
-        return self.linear(x) + torch.rand(4)
+def seeds(self, x):
+    torch.manual_seed(3)
+    return self.linear(x) + torch.rand(4)
 
 
 def test_a_seed_in_forward_is_noted_and_not_set():
-    model, state = Seeds(), torch.get_rng_state()
+    model, state = module_with(seeds, linear=nn.Linear(4, 4)), torch.get_rng_state()
     captured = capture(model, (torch.ones(2, 4),))
     assert "forward sets the state of the random number generator" in captured.note
     assert torch.equal(torch.get_rng_state(), state)
 
 
-class Sine(nn.Module):
-    def forward(self, x):
-        return x.sin() + 1
+def sine(self, x):
+    return x.sin() + 1
 
 
 @torch.library.custom_op("test_capture::plain", mutates_args=())
@@ -313,9 +299,8 @@ def plain(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
 
 
-class CallsPlain(nn.Module):
-    def forward(self, x):
-        return plain(x) + 1
+def calls_plain(self, x):
+    return plain(x) + 1
 
 
 class TwoDevices(nn.Module):
@@ -343,13 +328,13 @@ def jagged():
         (fx.symbolic_trace(nn.Linear(2, 2)), (), "has no meta['val'] and there are no example"),
         (fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(3, 3),), "pass inputs that it accepts"),
         (nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 4)), ROW, "in module '1' (RuntimeError"),
-        (Branching(), ROW, "'if x.sum() > 0:'"),
+        (module_with(branching, inner=nn.Linear(4, 4)), ROW, "'if x.sum() > 0:'"),
         (broken_graph("no output"), (torch.ones(2),), "has no output node"),
         (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
         (nn.Sequential(nn.LazyLinear(4)), ROW, "'0.weight' of Sequential has no"),
-        (Sine(), (jagged(),), "is a nested tensor"),
+        (module_with(sine), (jagged(),), "is a nested tensor"),
         (torch.jit.script(nn.Linear(4, 4)), ROW, "it is TorchScript"),
-        (CallsPlain(), ROW, "register one with torch.library.register_fake"),
+        (module_with(calls_plain), ROW, "register one with torch.library.register_fake"),
         (TwoDevices(), ROW, "in module 'b' at "),
         (nn.Embedding(4, 4), (torch.ones(2),), "Expected tensor for argument #1 'indices'"),
         (nn.Linear(4, 4), (None,), "must be Tensor, not NoneType"),
@@ -388,19 +373,14 @@ pytree.register_dataclass(
 Pair = collections.namedtuple("Pair", "left right")
 
 
-class Structured(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, batch, pair, *rest, mask=None, **named):
-        y = self.a(batch.tokens) + batch.extra["bias"] + pair.left
-        z = self.b(y).relu()
-        for value in rest:
-            z = z * value
-        if mask is not None:
-            z = z + mask
-        return Batch(z, {"y": y, "named": [named["scale"] * z, None, 3]})
+def structured(self, batch, pair, *rest, mask=None, **named):
+    y = self.a(batch.tokens) + batch.extra["bias"] + pair.left
+    z = self.b(y).relu()
+    for value in rest:
+        z = z * value
+    if mask is not None:
+        z = z + mask
+    return Batch(z, {"y": y, "named": [named["scale"] * z, None, 3]})
 
 
 def structured_inputs(**changes):
@@ -415,7 +395,7 @@ def structured_inputs(**changes):
 
 @pytest.mark.parametrize("mask", [None, torch.ones(2, 4)])
 def test_nested_inputs_and_outputs_of_registered_types(mask):
-    model = Structured()
+    model = module_with(structured, a=nn.Linear(4, 4), b=nn.Linear(4, 4))
     args, kwargs = structured_inputs(mask=mask)
     captured = capture(model, args, kwargs)
     assert (captured.how, captured.note) == ("export", "")

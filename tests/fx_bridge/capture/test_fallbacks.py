@@ -29,12 +29,11 @@ def test_a_graph_that_computes_something_else_is_passed_over():
 
 
 def test_a_model_that_no_graph_equals_is_refused():
-    class Drawing(nn.Module):
-        def forward(self, x):
-            return x * secrets.randbelow(1 << 60)
+    def drawing(self, x):
+        return x * secrets.randbelow(1 << 60)
 
     with pytest.raises(PartitionError, match=r"computes something else: output differs .*check"):
-        capture(Drawing(), (torch.ones(3),), check=True)
+        capture(module_with(drawing), (torch.ones(3),), check=True)
 
 
 def test_gradients_are_compared_in_training():
@@ -52,10 +51,7 @@ def test_gradients_are_compared_in_training():
     ("model", "message"),
     [
         (nn.Linear(3, 3, device="meta"), "which has no values on the meta device; leave it out"),
-        (
-            torch.fx.symbolic_trace(nn.ReLU()),
-            "check=True needs the module itself, not a",
-        ),
+        (torch.fx.symbolic_trace(nn.ReLU()), "check=True needs the module itself, not a"),
     ],
     ids=["meta", "graph"],
 )
@@ -98,17 +94,16 @@ def test_what_is_no_fault_of_the_model_passes(error):
 
 
 def test_torch_says_nothing_during_a_capture(capfd, caplog):
-    class Loud(nn.Module):
-        def forward(self, x):
-            logging.getLogger("torch.fx").error("a trace of torch")
-            warnings.warn("a warning of tracing", stacklevel=1)
-            return x.view(5)
+    def loud(self, x):
+        logging.getLogger("torch.fx").error("a trace of torch")
+        warnings.warn("a warning of tracing", stacklevel=1)
+        return x.view(5)
 
     disabled = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(PartitionError):
-            capture(Loud(), (torch.ones(3),))
+            capture(module_with(loud), (torch.ones(3),))
     assert logging.root.manager.disable == disabled
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert capfd.readouterr() == ("", "")

@@ -24,6 +24,7 @@ from solver import (
     evaluate,
     problem_from_digraph,
 )
+from tests.support.modules import module_with
 from tests.support.training_models import MODELS, PROMPTED, SLICED
 from tests.support.training_peaks import Recording, peak_of_stage
 
@@ -83,16 +84,12 @@ def test_only_what_needs_a_gradient_costs_anything():
 
 
 def test_moved_bytes_count_accumulation():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 8, bias=False)
+    def forward(self, x):
+        y = self.layer(x)
+        return torch.tanh(y) + torch.sigmoid(y)
 
-        def forward(self, x):
-            y = self.layer(x)
-            return torch.tanh(y) + torch.sigmoid(y)
-
-    moved = totals(capture(Twice(), (torch.ones(4, 8),)), "moved_bytes")
+    model = module_with(forward, layer=nn.Linear(8, 8, bias=False))
+    moved = totals(capture(model, (torch.ones(4, 8),)), "moved_bytes")
     value, weight = 4 * 8 * 4, 8 * 8 * 4
     # Autograd comes to sigmoid, the last reader, first; what tanh gives is added to that.
     assert moved["sigmoid"] == 3 * value
@@ -102,16 +99,12 @@ def test_moved_bytes_count_accumulation():
 
 
 def test_adding_up_gradients_of_a_value_needs_room_for_another():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(8, 16)
+    def forward(self, x):
+        y = self.linear(x)
+        return y.relu(), y.tanh()
 
-        def forward(self, x):
-            y = self.linear(x)
-            return y.relu(), y.tanh()
-
-    costs = backward_costs(capture(Twice(), (torch.ones(4, 8),)))
+    model = module_with(forward, linear=nn.Linear(8, 16))
+    costs = backward_costs(capture(model, (torch.ones(4, 8),)))
     gradient_bytes = 4 * 16 * 4
     # The last reader is the first on the way back; what the other adds is a tensor of its own.
     assert costs["tanh"].workspace_bytes == 0
@@ -119,18 +112,14 @@ def test_adding_up_gradients_of_a_value_needs_room_for_another():
 
 
 def test_what_is_written_through_a_view_passes_copies_of_its_gradient():
-    class Written(nn.Module):
-        def __init__(self, through):
-            super().__init__()
-            self.linear, self.through = nn.Linear(8, 16), through
-
-        def forward(self, x):
-            return functional.hardtanh_(self.through(self.linear(x)))
+    def forward(self, x):
+        return functional.hardtanh_(self.through(self.linear(x)))
 
     gradient_bytes = 4 * 16 * 4
     # CopySlices needs room for two, besides what hardtanh makes of one.
     for through, copies in ((nn.Identity(), 0), (nn.Flatten(0), 2)):
-        costs = backward_costs(capture(Written(through), (torch.ones(4, 8),)))
+        model = module_with(forward, linear=nn.Linear(8, 16), through=through)
+        costs = backward_costs(capture(model, (torch.ones(4, 8),)))
         assert costs["hardtanh_"].workspace_bytes == copies * gradient_bytes, through
 
 
@@ -234,27 +223,17 @@ def test_a_slice_that_goes_back_to_another_stage_counts_there_and_here(cut):
 
 CUTS = {"decoder": "add_1", "convolutional": "relu", "encoder": "layer_norm_1"}
 
-TIGHT = {
-    ("decoder", 1): 1.02,
-    ("decoder", 2): 1.1,
-    ("convolutional", 1): 1.05,
-    ("convolutional", 2): 1.2,
-    ("encoder", 1): 1.05,
-    ("encoder", 2): 1.1,
-}
+TIGHT = {("decoder", 1): 1.02, ("convolutional", 1): 1.05, ("encoder", 1): 1.05}
+TIGHT |= {("decoder", 2): 1.1, ("convolutional", 2): 1.2, ("encoder", 2): 1.1}
 
 
 def test_values_without_a_gradient_travel_one_way():
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+    def forward(self, x):
+        mask = x > 0
+        return self.last(torch.where(mask, self.first(x), 0.0)) * mask
 
-        def forward(self, x):
-            mask = x > 0
-            return self.layers[1](torch.where(mask, self.layers[0](x), 0.0)) * mask
-
-    captured = capture(Masked(), (torch.ones(4, 8),))
+    model = module_with(forward, first=nn.Linear(8, 8), last=nn.Linear(8, 8))
+    captured = capture(model, (torch.ones(4, 8),))
     graph = to_digraph(captured, training=Training())
     problem = problem_from_digraph(graph, [Device("a"), Device("b")], memory_model="training")
     names = [op.name for op in problem.operators]

@@ -64,12 +64,9 @@ def differences(model, change, **options):
 
 def test_equal_modules_are_equal_in_everything(model, split):
     report = check_equivalence(model, split, X, gradients=True)
-    assert report.equal
-    assert report.outputs_equal
-    assert report.gradients_equal
-    assert report.state_equal
-    assert report.random_state_equal
-    assert report.values_compared
+    assert report.equal and report.values_compared
+    assert report.outputs_equal and report.gradients_equal
+    assert report.state_equal and report.random_state_equal
     assert (report.max_abs_error, report.differences) == (0.0, ())
     assert check_equivalence(model, split, X).gradients_equal is None
 
@@ -131,15 +128,11 @@ def test_the_sign_of_zero_is_a_difference(model):
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
 def test_types_with_few_kernels_are_compared(dtype):
-    class Converted(nn.Module):
-        def __init__(self, numbers):
-            super().__init__()
-            self.register_buffer("numbers", torch.tensor(numbers).to(getattr(torch, dtype)))
+    def converted(*numbers):
+        numbers = nn.Buffer(torch.tensor(numbers).to(getattr(torch, dtype)))
+        return module_with(lambda self, x: self.numbers.clone(), numbers=numbers)
 
-        def forward(self, x):
-            return self.numbers.clone()
-
-    model, other = Converted([1.0, 2.0, 4.0]), Converted([1.0, 2.0, 8.0])
+    model, other = converted(1.0, 2.0, 4.0), converted(1.0, 2.0, 8.0)
     assert check_equivalence(model, copy.deepcopy(model), X).equal
     report = check_equivalence(model, other, X)
     assert report.max_abs_error == 4.0
@@ -223,23 +216,20 @@ def test_buffers_and_the_random_state_are_compared(model):
 
 
 def test_written_weights_and_constants_are_compared():
-    class Writes(nn.Module):
-        def __init__(self, factor):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(4))
-            self.constant = torch.ones(4)
-            self.factor = factor
+    def forward(self, x):
+        with torch.no_grad():
+            y = x * self.scale * self.constant
+            self.scale.mul_(self.factor)
+            self.constant.data.mul_(self.factor)
+        return y
 
-        def forward(self, x):
-            with torch.no_grad():
-                y = x * self.scale * self.constant
-                self.scale.mul_(self.factor)
-                self.constant.data.mul_(self.factor)
-            return y
+    def writes(factor):
+        scale, constant = nn.Parameter(torch.ones(4)), torch.ones(4)
+        return module_with(forward, scale=scale, constant=constant, factor=factor)
 
-    model = Writes(2)
-    assert check_equivalence(model, Writes(2), X).equal
-    report = check_equivalence(model, Writes(3), X)
+    model = writes(2)
+    assert check_equivalence(model, writes(2), X).equal
+    report = check_equivalence(model, writes(3), X)
     assert report.outputs_equal
     assert not report.state_equal
     assert report.differences == (
@@ -255,19 +245,13 @@ def test_written_weights_and_constants_are_compared():
 
 
 def test_what_a_call_makes_and_keeps_is_missed_in_buffers_alone():
-    class Keeps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.utils.weight_norm(nn.Linear(4, 4))
-            self.last = None
-            self.register_buffer("held", torch.ones(4))
+    def forward(self, x):
+        self.last = self.linear(x)
+        self.held = self.held + 1
+        return self.last.relu() + self.held
 
-        def forward(self, x):
-            self.last = self.linear(x)
-            self.held = self.held + 1
-            return self.last.relu() + self.held
-
-    model = Keeps()
+    linear, held = torch.nn.utils.weight_norm(nn.Linear(4, 4)), nn.Buffer(torch.ones(4))
+    model = module_with(forward, linear=linear, last=None, held=held)
     captured = capture(model, X)
     plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
     assert check_equivalence(model, split_by_plan(captured, plan), X).equal
@@ -277,14 +261,11 @@ def test_what_a_call_makes_and_keeps_is_missed_in_buffers_alone():
     assert found == ("'held' is written by the model, but the split does not hold it",)
 
 
-class Returns(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-        self.function = function
-
+def returns(function):
     def forward(self, x, y=None):
-        return self.function(self, x, y)
+        return function(self, x, y)
+
+    return module_with(forward, weight=nn.Parameter(torch.ones(4)))
 
 
 @pytest.mark.parametrize(
@@ -308,8 +289,8 @@ class Returns(nn.Module):
     ],
 )
 def test_shared_memory_is_compared_when_asked_for(function, changed, text):
-    model, other = Returns(function), Returns(changed)
-    assert check_equivalence(model, Returns(function), X, aliasing=True).equal
+    model, other = returns(function), returns(changed)
+    assert check_equivalence(model, returns(function), X, aliasing=True).equal
     assert check_equivalence(model, other, X).equal
     assert check_equivalence(model, other, X, aliasing=True).differences == (text,)
 
@@ -320,10 +301,10 @@ def test_inputs_that_share_memory_share_it_in_the_call():
         return y.sin()
 
     x = X[0].clone()
-    model = Returns(writes)
+    model = returns(writes)
     for second in (x[0], x, x.t(), x.view(-1)):
         after = (second.detach() + 1).sin()
-        other = Returns(lambda self, a, b, after=after: (a.add_(1), after.clone())[1])
+        other = returns(lambda self, a, b, after=after: (a.add_(1), after.clone())[1])
         assert check_equivalence(model, other, (x, second)).equal
     assert torch.equal(x, X[0])
 
@@ -392,14 +373,12 @@ def test_a_module_that_does_not_run_is_named_in_one_line(model):
 
 
 def test_a_model_without_a_backward_pass_is_named():
-    class WritesWhatBackwardNeeds(nn.Linear):
-        def forward(self, x):
-            y = super().forward(x).relu()
-            z = y.exp()
-            z.mul_(2)
-            return z
+    def forward(self, x):
+        z = self.linear(x).relu().exp()
+        # Its backward pass needs what is written.
+        return z.mul_(2)
 
-    model = WritesWhatBackwardNeeds(4, 4)
+    model = module_with(forward, linear=nn.Linear(4, 4))
     with pytest.raises(PartitionError, match=r"backward pass of the model fails .*an inplace"):
         check_equivalence(model, model, (torch.ones(2, 4),), gradients=True)
     assert check_equivalence(model, model, (torch.ones(2, 4),)).equal
@@ -514,32 +493,24 @@ def test_a_cache_that_the_model_grows_and_does_not_return_is_a_difference_with_i
 
 
 def test_objects_that_are_no_containers_are_copied_for_each_call_and_compared():
-    class Model(nn.Module):
-        def __init__(self, step):
-            super().__init__()
-            self.step = step
-
-        def forward(self, x, cache):
-            assert cache.keys[0] is x
-            cache.keys.append(x + self.step)
-            return x + len(cache.keys)
+    def forward(self, x, cache):
+        assert cache.keys[0] is x
+        cache.keys.append(x + self.step)
+        return x + len(cache.keys)
 
     x = torch.ones(2)
     args = (x, Cache([x]))
-    assert check_equivalence(Model(1), Model(1), args).equal
+    one, same, other = (module_with(forward, step=step) for step in (1, 1, 2))
+    assert check_equivalence(one, same, args).equal
     assert len(args[1].keys) == 1
-    found = check_equivalence(Model(1), Model(2), args).differences
+    found = check_equivalence(one, other, args).differences
     assert found[0].startswith("args[1] after the call.keys[1] differs in 2 of 2 elements")
 
 
 @pytest.mark.parametrize(
     ("there", "here", "text"),
     [
-        (
-            {"a": [1, [2]]},
-            {"a": [1, [2, 3]]},
-            "at ['a'][1]: list with 2 items instead of list",
-        ),
+        ({"a": [1, [2]]}, {"a": [1, [2, 3]]}, "at ['a'][1]: list with 2 items instead of list"),
         ({"a": 1}, {"b": 1}, "dict with 1 item (['b']) instead of dict with 1 item (['a'])"),
         ((1,), ((1,),), "at [0]: tuple with 1 item instead of int"),
         (slice(1), torch.Size([1]), "Size with 1 item instead of slice"),
@@ -569,16 +540,14 @@ def test_a_lazy_module_is_to_be_called_first():
     ],
 )
 def test_wrappers_among_inputs_and_outputs_are_compared_by_their_parts(change, text):
-    class Identity(nn.Module):
-        def forward(self, weight):
-            return weight
+    def identity(self, weight):
+        return weight
 
-    class Other(nn.Module):
-        def forward(self, weight):
-            return change(weight)
+    def other_forward(self, weight):
+        return change(weight)
 
     args = (Int8(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1)),)
-    found = check_equivalence(Identity(), Other(), args).differences
+    found = check_equivalence(module_with(identity), module_with(other_forward), args).differences
     assert not found if text is None else found[0].startswith(text)
 
 

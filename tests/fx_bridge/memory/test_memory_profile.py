@@ -356,10 +356,7 @@ def test_a_joint_graph_with_its_parameters_as_inputs():
         ({"training": True, "optimizer": 3}, "write one of sgd, momentum, adam, adamw"),
         ({"training": True, "loss": lambda out: out}, "a tensor of shape (3, 2); let it return"),
         ({"training": True, "loss": lambda out: 1.0}, "loss returned a float"),
-        (
-            {"training": True, "loss": lambda out: out.detach().sum()},
-            "that requires no gradient",
-        ),
+        ({"training": True, "loss": lambda out: out.detach().sum()}, "that requires no gradient"),
         ({"optimizer": "lion"}, "optimizer is 'lion'; write one of sgd, momentum, adam, adamw"),
         ({"training": "yes"}, "training is 'yes'; write True or False"),
         ({"training": True, "loss": 3}, "a function from the outputs to a number"),

@@ -20,6 +20,7 @@ from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
 from tests.support.chained import Chain, returned_weights
+from tests.support.modules import module_with
 from tests.support.problem_counts import counts
 from tests.support.program_checks import ROUNDING
 from tests.support.random_modules import random_program
@@ -108,11 +109,10 @@ def test_weights_that_ranks_share_are_found():
 
 
 def test_what_is_no_tensor_does_not_travel():
-    class Splits(nn.Module):
-        def forward(self, x):
-            return x.chunk(2)[0].sin()
+    def splits(self, x):
+        return x.chunk(2)[0].sin()
 
-    captured = capture(Splits(), (torch.ones(2, 4),))
+    captured = capture(module_with(splits), (torch.ones(2, 4),))
     plan = plan_at({"chunk": 0, "getitem": 1, "getitem_1": 1, "sin": 1})
     with pytest.raises(PartitionError, match=r"'chunk', of type list.*only tensors travel"):
         interfaces_of(captured, plan)

@@ -5,6 +5,7 @@ from torch import nn
 from fx_bridge.capture.graph import capture
 from fx_bridge.pipeline.p2p import passed_values
 from solver import PartitionError
+from tests.support.modules import module_with
 
 
 class Model(nn.Module):
@@ -86,11 +87,10 @@ def test_what_is_not_as_expected_is_refused():
 
 
 def test_sparse_values_do_not_travel():
-    class Sparse(nn.Module):
-        def forward(self, x):
-            return x.to_sparse().coalesce()
+    def sparse(self, x):
+        return x.to_sparse().coalesce()
 
-    captured = capture(Sparse(), (torch.eye(3),))
+    captured = capture(module_with(sparse), (torch.eye(3),))
     names = [node.name for node in captured.operators]
     with pytest.raises(PartitionError, match="is a sparse tensor, which does not travel"):
         passed_values(captured, names[-1:], training=False)

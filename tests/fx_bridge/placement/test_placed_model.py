@@ -19,6 +19,7 @@ from fx_bridge.partition import partition_module
 from fx_bridge.placement.model import place, place_all
 from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, PartitionError, PartitionPlan
+from tests.support.modules import module_with
 from tests.support.placement_models import MODELS, Tied, build, captured_and_split, split_at
 from tests.support.program_checks import REFUSALS
 from tests.support.random_modules import random_program
@@ -467,14 +468,13 @@ def test_a_model_on_an_accelerator_gets_its_results_there():
 def test_the_host_does_not_read_what_has_not_arrived():
     """A long queue on the accelerator: what the host reads too early would be old memory."""
 
-    class Slow(nn.Module):
-        def forward(self, x):
-            for _ in range(50):
-                x = torch.tanh(x @ x)
-            return x.sum() * 2 + 1, x
+    def slow(self, x):
+        for _ in range(50):
+            x = torch.tanh(x @ x)
+        return x.sum() * 2 + 1, x
 
     args = (torch.randn(1500, 1500) / 40,)
-    split = split_at(Slow(), args, {}, "sum_1")
+    split = split_at(module_with(slow), args, {}, "sum_1")
     placed = place(split, {"d0": "cuda:0", "d1": "cpu"})
     for _ in range(5):
         total, x = placed(*args)

@@ -35,14 +35,12 @@ def test_names_flags_and_persistence_are_kept():
         assert theirs.isdisjoint(tensor.data_ptr() for tensor in tensors_within(made))
 
 
-class Named(nn.Module):
+def named_forward(self, x):
     """Names its device in every way."""
-
-    def forward(self, x):
-        y = torch.arange(4, device="cpu") + torch.ones(4, device=torch.device("cpu"))
-        with torch.autocast("cpu", torch.bfloat16):
-            z = x @ x
-        return x.to("cpu") + y + z
+    y = torch.arange(4, device="cpu") + torch.ones(4, device=torch.device("cpu"))
+    with torch.autocast("cpu", torch.bfloat16):
+        z = x @ x
+    return x.to("cpu") + y + z
 
 
 def devices_named(module):
@@ -56,7 +54,7 @@ def devices_named(module):
 
 def test_stages_name_their_own_device():
     args = (torch.ones(4, 4),)
-    split = split_at(Named(), args, {}, "ones")
+    split = split_at(module_with(named_forward), args, {}, "ones")
     before = copy.deepcopy(devices_named(split))
     assert set(before) == {"cpu"}
     for stage in split.children():

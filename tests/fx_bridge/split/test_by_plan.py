@@ -31,11 +31,6 @@ def in_place_residual(self, x):
     return x
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 class TwoBranches(nn.Module):
     """Two inputs, read in the opposite order of the signature, and two interleaved branches."""
 
@@ -156,29 +151,26 @@ def test_a_plan_for_other_operators_is_refused(assignment, message):
         split_by_plan(captured, PartitionPlan(assignment, ("a",)))
 
 
-class AddInPlace(nn.Module):
-    def forward(self, x):
-        y = x * 2
-        before = y.exp()
-        z = y.add_(1)
-        return before + y.tanh(), z.sin()
+def add_in_place(self, x):
+    y = x * 2
+    before = y.exp()
+    z = y.add_(1)
+    return before + y.tanh(), z.sin()
 
 
-class SetItem(nn.Module):
-    def forward(self, x):
-        y = x.relu()
-        first = y.sum()
-        y[:, 0] = x[:, 1] * 3
-        return y * first, y.mean()
+def set_item(self, x):
+    y = x.relu()
+    first = y.sum()
+    y[:, 0] = x[:, 1] * 3
+    return y * first, y.mean()
 
 
-class ViewThenMul(nn.Module):
-    def forward(self, x):
-        y = x.sin()
-        row = y[0]
-        early = y.cos()
-        row.mul_(3.0)
-        return early, y.tanh() + 1, row.exp()
+def view_then_mul(self, x):
+    y = x.sin()
+    row = y[0]
+    early = y.cos()
+    row.mul_(3.0)
+    return early, y.tanh() + 1, row.exp()
 
 
 class Cache(nn.Module):
@@ -198,23 +190,22 @@ class Cache(nn.Module):
         return torch.softmax(q @ self.keys.t(), -1) @ self.values + old, q.relu().sum()
 
 
-class WritesInput(nn.Module):
-    def forward(self, x):
-        early = x.cos()
-        x.mul_(2)
-        return early + 1, x.sin()
+def writes_input(self, x):
+    early = x.cos()
+    x.mul_(2)
+    return early + 1, x.sin()
 
 
 MUTATIONS = [
-    (AddInPlace(), (torch.randn(3, 4),)),
-    (SetItem(), (torch.randn(3, 4),)),
-    (ViewThenMul(), (torch.randn(3, 4),)),
+    (module_with(add_in_place), (torch.randn(3, 4),)),
+    (module_with(set_item), (torch.randn(3, 4),)),
+    (module_with(view_then_mul), (torch.randn(3, 4),)),
     (Cache(), (torch.randn(2, 4), torch.tensor([1, 3]))),
     (
         module_with(in_place_residual, blocks=nn.ModuleList(nn.Linear(4, 4) for _ in range(3))),
         (torch.randn(3, 4),),
     ),
-    (WritesInput(), (torch.randn(3, 4),)),
+    (module_with(writes_input), (torch.randn(3, 4),)),
 ]
 
 MUTATION_NAMES = [type(model).__name__ for model, _ in MUTATIONS]
@@ -313,15 +304,10 @@ def test_something_that_was_not_captured_is_refused():
 
 
 def test_a_graph_without_operators():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
+    def model_forward(self, x):
+        return x, self.weight
 
-        def forward(self, x):
-            return x, self.weight
-
-    model = Model()
+    model = module_with(model_forward, weight=nn.Parameter(torch.ones(2)))
     captured = CapturedGraph(fx.symbolic_trace(model), "graph_module")
     split = split_by_plan(captured, PartitionPlan({}, ()))
     assert check_equivalence(model, split, TWO_BY_FOUR).equal

@@ -16,19 +16,13 @@ from tests.support.random_plans import random_plan, units_of
 X = torch.randn(2, 4)
 
 
-class Simple(nn.Module):
+def simple(function):
     """A module from a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
+    return module_with(lambda self, *args: function(*args))
 
 
 def groups_of(function, *args, **options):
-    captured = capture(Simple(function), args or (X,))
+    captured = capture(simple(function), args or (X,))
     return {group.operators: group.reason for group in colocation_groups(captured, **options)}
 
 
@@ -52,11 +46,8 @@ def test_a_view_carries_the_write_to_its_base():
         return y + 1, column
 
     ((operators, reason),) = groups_of(function).items()
-    assert set(operators) == {"mul", "select", "slice_1", "select_1", "sin", "mul_"} & set(
-        operators
-    )
-    assert {"mul", "select", "sin", "mul_"} <= set(operators)
-    assert "add" not in operators
+    least = {"mul", "select", "sin", "mul_"}
+    assert least <= set(operators) <= least | {"slice_1", "select_1"}
     assert "'mul_' writes the value of 'mul' in place" in reason
 
 
@@ -72,18 +63,14 @@ def test_readers_of_a_written_input_stay_with_the_writer():
 
 
 def test_readers_of_a_written_buffer_stay_with_the_writer():
-    class Cache(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("keys", torch.zeros(5, 4))
+    def forward(self, x, at):
+        before = self.keys.sum()
+        self.keys.index_copy_(0, at, x.exp())
+        return (x @ self.keys.t()).relu() + before
 
-        def forward(self, x, at):
-            before = self.keys.sum()
-            self.keys.index_copy_(0, at, x.exp())
-            return (x @ self.keys.t()).relu() + before
-
-    for source in (Cache(), fx.symbolic_trace(Cache())):
-        captured = capture(source, (X, torch.tensor([0, 2])))
+    for source in (lambda m: m, fx.symbolic_trace):
+        model = module_with(forward, keys=nn.Buffer(torch.zeros(5, 4)))
+        captured = capture(source(model), (X, torch.tensor([0, 2])))
         (group,) = inseparable_groups(captured)
         assert "writes weight 'keys' in place" in group.reason
         assert {"index_copy_", "matmul"} <= set(group.operators)
@@ -92,18 +79,14 @@ def test_readers_of_a_written_buffer_stay_with_the_writer():
 
 
 def test_statistics_of_a_norm_that_runs_twice_join_its_calls():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(4)
-
-        def forward(self, x):
-            return self.norm(x).relu(), self.norm(x * 2)
+    def forward(self, x):
+        return self.norm(x).relu(), self.norm(x * 2)
 
     for source in (lambda m: m, fx.symbolic_trace):
-        training = capture(source(Model()), (X,))
+        model = module_with(forward, norm=nn.BatchNorm1d(4))
+        training = capture(source(model), (X,))
         assert any("running_mean" in group.reason for group in inseparable_groups(training))
-        assert not inseparable_groups(capture(source(Model().eval()), (X,)))
+        assert not inseparable_groups(capture(source(model.eval()), (X,)))
 
 
 @pytest.mark.parametrize(
@@ -122,20 +105,15 @@ def test_containers_stay_with_their_readers(function, members, kind):
     assert all(kind in group.reason and "only tensors travel" in group.reason for group in groups)
 
 
-class Views(nn.Module):
-    """A view of a weight that two operators read, and one of a view that one reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.shared, self.own = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4, 3))
+def test_a_view_of_a_weight_stays_with_its_only_reader():
+    """Tests a view of a weight that two operators read, and one of a view that one reads."""
 
     def forward(self, x):
         shared = self.shared.t()
         return (x @ shared + (x * 2) @ shared) @ self.own.t().t()
 
-
-def test_a_view_of_a_weight_stays_with_its_only_reader():
-    groups = colocation_groups(capture(Views(), (X,)))
+    shared, own = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4, 3))
+    groups = colocation_groups(capture(module_with(forward, shared=shared, own=own), (X,)))
     assert [(group.operators, group.reason) for group in groups] == [
         (("t_1", "t_2"), "'t_1' is a view of a weight, for 't_2' alone"),
         (("t_2", "matmul_2"), "'t_2' is a view of a weight, for 'matmul_2' alone"),
@@ -153,21 +131,18 @@ def test_a_module_called_twice_is_one_group():
     assert group.reason == "submodule 'mix' is called more than once"
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.middle = nn.Linear(4, 4)
-        self.last = nn.Linear(4, 4)
-        self.last.weight = self.first.weight
-
+def tied():
     def forward(self, x, y):
         return self.last(self.middle(self.first(x))), self.middle(y).sin()
+
+    model = module_with(forward, **{name: nn.Linear(4, 4) for name in ("first", "middle", "last")})
+    model.last.weight = model.first.weight
+    return model
 
 
 @pytest.mark.parametrize("source", [lambda m: m, fx.symbolic_trace])
 def test_parameters_are_trained_on_one_device_only(source):
-    captured = capture(source(Tied()), (X, X))
+    captured = capture(source(tied()), (X, X))
     shared_module = {("middle", "middle_1")} if captured.how == "graph_module" else set()
     assert {group.operators for group in colocation_groups(captured)} == shared_module
     groups = colocation_groups(captured, training=True)
@@ -178,8 +153,7 @@ def test_parameters_are_trained_on_one_device_only(source):
     assert "cycle of stages" in closure.reason
     assert len(closure.operators) == 4
     assert not any(name.startswith("sin") for name in closure.operators)
-    frozen = Tied().requires_grad_(False)
-    captured = capture(source(frozen), (X, X))
+    captured = capture(source(tied().requires_grad_(False)), (X, X))
     groups = colocation_groups(captured, training=True)
     assert {group.operators for group in groups} == shared_module
 
@@ -192,7 +166,7 @@ def test_random_operators_are_those_that_draw():
         y = y + torch.rand_like(x) + torch.bernoulli(x.sigmoid())
         return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.0)
 
-    for model in (Simple(function), fx.symbolic_trace(function)):
+    for model in (simple(function), fx.symbolic_trace(function)):
         names = [node.name for node in random_operators(capture(model, (X,)))]
         assert len(names) == 3
         assert [name.split("_")[0] for name in names] == ["dropout", "rand", "bernoulli"]
@@ -215,7 +189,7 @@ def test_cycles_between_groups_are_condensed():
         z = y.exp().sin()
         return y.add_(z).relu()
 
-    captured = capture(Simple(function), (X,))
+    captured = capture(simple(function), (X,))
     groups = colocation_groups(captured)
     assert groups[-1].operators == ("mul", "exp", "sin", "add_")
     assert "close a cycle of stages ('add_' writes" in groups[-1].reason
@@ -224,7 +198,7 @@ def test_cycles_between_groups_are_condensed():
 
 
 def test_random_plans_reach_every_feasible_plan():
-    captured = capture(Simple(lambda x: (x.exp().sin() + x.cos()).relu()), (X,))
+    captured = capture(simple(lambda x: (x.exp().sin() + x.cos()).relu()), (X,))
     order = [node.name for node in captured.operators]
     edges = [
         (source.name, node.name)

@@ -14,21 +14,17 @@ from torch.export import Dim
 
 from fx_bridge import Costs, capture, check_equivalence, partition_module
 from solver import Device, Interconnect, MiB, PartitionError
+from tests.support.modules import module_with
 
 DEVICES = [Device("a", MiB), Device("b", MiB)]
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x, scale=1.0, causal=True, mask=None, *, mode="sum"):
-        y = self.first(x) * scale
-        if mask is not None:
-            y = y * mask
-        y = self.second(y) if causal else y
-        return y.sum(0) if mode == "sum" else y
+def scaled(self, x, scale=1.0, causal=True, mask=None, *, mode="sum"):
+    y = self.first(x) * scale
+    if mask is not None:
+        y = y * mask
+    y = self.second(y) if causal else y
+    return y.sum(0) if mode == "sum" else y
 
 
 X = torch.randn(4, 8)
@@ -36,7 +32,7 @@ X = torch.randn(4, 8)
 
 def built(how):
     result = partition_module(
-        model := Scaled(),
+        model := module_with(scaled, first=nn.Linear(8, 8), second=nn.Linear(8, 8)),
         (X, 0.5, True, None),
         {"mode": "rows"},
         devices=DEVICES,

@@ -11,6 +11,7 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan
+from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import check_random_plans
@@ -115,19 +116,14 @@ def test_inputs_that_share_memory_are_one_storage():
             assert check_equivalence(Model(), split_by_plan(captured, plan), args).equal
 
 
-class Defaults(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(4))
-
-    def forward(self, x, factor=2, other=None):
-        return (x * factor + self.scale).relu() * self.scale
+def defaults(self, x, factor=2, other=None):
+    return (x * factor + self.scale).relu() * self.scale
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"factor": 3}])
 def test_weights_are_read_by_graphs_whose_inputs_have_defaults(kwargs):
     """Stand-ins of weights followed inputs with defaults: no Python signature."""
-    model = Defaults()
+    model = module_with(defaults, scale=nn.Parameter(torch.ones(4)))
     captured = capture(fx.symbolic_trace(model), (X,), kwargs)
     check_random_plans(model, (X,), kwargs, captured=captured, plans=4)
 
@@ -150,11 +146,10 @@ def test_the_body_of_a_region_has_a_place_in_the_name_map():
 
 
 def test_zeros_keep_their_sign():
-    class Negates(nn.Module):
-        def forward(self, x):
-            return -(x * 0).relu()
+    def negates(self, x):
+        return -(x * 0).relu()
 
-    model, args = Negates(), (X,)
+    model, args = module_with(negates), (X,)
     captured = capture(model, args)
     names = [node.name for node in captured.operators]
     plan = PartitionPlan(dict(zip(names, "aab", strict=True)), ("a", "b"))
@@ -190,12 +185,11 @@ def test_a_tied_weight_is_written_under_any_of_its_names():
 def test_a_write_that_a_split_leaves_out_is_told():
     """Of all the names of a tensor, one must be held."""
 
-    class Forgets(nn.Module):
-        def forward(self, x):
-            return x, x
+    def forgets(self, x):
+        return x, x
 
     model = SharesStorage()
-    report = check_equivalence(model, Forgets(), (X,))
+    report = check_equivalence(model, module_with(forgets), (X,))
     told = [text for text in report.differences if "does not hold it" in text]
     assert [text.split(" is")[0] for text in told] == ["'again'", "'part'"]
 

@@ -46,11 +46,6 @@ def writes(self, x, y):
     return x, z * 2, self.cache, z.sin()
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

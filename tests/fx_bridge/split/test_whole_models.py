@@ -12,14 +12,10 @@ from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from tests.support.batch_models import GPT, T5, hf
+from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import check, check_random_plans, cut_at, plan_of
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def dynamo_graph(model, args, *, dynamic=False):
@@ -42,23 +38,17 @@ def dynamo_graph(model, args, *, dynamic=False):
 # -- signatures and outputs ----------------------------------------------------------------
 
 
-class Outputs(nn.Module):
+def outputs(self, x, unused, *, scale, table):
     """Nested outputs with None, a number, an input and the same value twice; an unused input."""
-
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, x, unused, *, scale, table):
-        y = self.mix(x) * scale
-        z = (y + table["a"]).relu()
-        return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
+    y = self.mix(x) * scale
+    z = (y + table["a"]).relu()
+    return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
 
 
 def test_trees_of_inputs_and_outputs_and_keyword_arguments():
     x = torch.randn(2, 4)
     kwargs = {"scale": torch.randn(4), "table": {"a": torch.randn(4), "b": [torch.randn(4)]}}
-    model = Outputs()
+    model = module_with(outputs, mix=nn.Linear(4, 4))
     captured, _ = check_random_plans(model, (x, x), kwargs)
     split = split_by_plan(captured, cut_at(captured, 2))
     found = split(x, unused=x, table=kwargs["table"], scale=kwargs["scale"])
@@ -66,17 +56,16 @@ def test_trees_of_inputs_and_outputs_and_keyword_arguments():
     assert found["all"][1][:2] == (None, 3)
 
 
-class Star(nn.Module):
-    def forward(self, first, *rest, **named):
-        total = first.exp()
-        for value in rest:
-            total = (total * value).tanh()
-        return total + named["shift"]
+def star(self, first, *rest, **named):
+    total = first.exp()
+    for value in rest:
+        total = (total * value).tanh()
+    return total + named["shift"]
 
 
 def test_variable_arguments():
     args = tuple(torch.randn(2, 2) for _ in range(3))
-    check_random_plans(Star(), args, {"shift": torch.randn(2)}, gradients=False)
+    check_random_plans(module_with(star), args, {"shift": torch.randn(2)}, gradients=False)
     # In a traced graph they are placeholders with a star and a default.
     graph = fx.Graph()
     first = graph.placeholder("first")
@@ -93,17 +82,12 @@ def test_variable_arguments():
 
 
 def test_a_stage_without_outputs():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
+    def model_forward(self, x):
+        y = x.exp()
+        self.calls.add_(1)
+        return y.relu()
 
-        def forward(self, x):
-            y = x.exp()
-            self.calls.add_(1)
-            return y.relu()
-
-    model, args = Model(), (torch.randn(2),)
+    model, args = module_with(model_forward, calls=nn.Buffer(torch.zeros(()))), (torch.randn(2),)
     captured = capture(model, args)
     split = check(
         model, captured, plan_of(captured, lambda n: int(n.name == "add_")), args, gradients=False
@@ -217,21 +201,20 @@ def test_a_norm_called_twice_updates_its_statistics_in_order():
 # -- values that are no tensors ------------------------------------------------------------
 
 
-class Shapes(nn.Module):
-    def forward(self, x):
-        low, high = x.chunk(2, dim=-1)
-        batch, length = x.shape[0], x.size(1)
-        values, indices = low.topk(2)
-        mean = high.mean(-1, keepdim=True).expand(batch, length, 4)
-        return (
-            values.reshape(batch * length, 2),
-            indices,
-            mean + torch.cat((high, low), -1)[..., :4],
-        )
+def shapes(self, x):
+    low, high = x.chunk(2, dim=-1)
+    batch, length = x.shape[0], x.size(1)
+    values, indices = low.topk(2)
+    mean = high.mean(-1, keepdim=True).expand(batch, length, 4)
+    return (
+        values.reshape(batch * length, 2),
+        indices,
+        mean + torch.cat((high, low), -1)[..., :4],
+    )
 
 
 def test_only_tensors_travel_between_stages():
-    model, args = Shapes(), (torch.randn(2, 3, 8),)
+    model, args = module_with(shapes), (torch.randn(2, 3, 8),)
     dynamo, inputs = dynamo_graph(model, args, dynamic=True)
     sources = [
         (model, capture(model, args), args),

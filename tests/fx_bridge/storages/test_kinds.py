@@ -13,6 +13,7 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.options import Costs, Training
 from fx_bridge.storages.kinds import Kinds, KindsFound
+from tests.support.modules import module_with
 
 
 class Attends(nn.Module):
@@ -33,24 +34,20 @@ class Attends(nn.Module):
         return nn.functional.dropout(self.norm(kept * kept), 0.1) * 2 + x * 2.0
 
 
-class Grouped(nn.Module):
+def grouped(self, x):
     """Values of several tensors, read whole and in part; one of them twice."""
-
-    def forward(self, x):
-        for _ in range(3):
-            parts = list(x.chunk(2))
-            largest, _ = torch.cat(parts).max(-1, keepdim=True)
-            x = torch.cat([parts[0] * parts[0], parts[0] * parts[1]]) + largest
-        return torch.stack([*x.unbind()]) + torch.stack(list(x.sin().unbind()))
+    for _ in range(3):
+        parts = list(x.chunk(2))
+        largest, _ = torch.cat(parts).max(-1, keepdim=True)
+        x = torch.cat([parts[0] * parts[0], parts[0] * parts[1]]) + largest
+    return torch.stack([*x.unbind()]) + torch.stack(list(x.sin().unbind()))
 
 
-class Resized(nn.Module):
+def resized(self, x):
     """Changes sizes of its input in place."""
-
-    def forward(self, x):
-        first = x * 2
-        x.unsqueeze_(0)
-        return first, x * 2, x[0] * 2
+    first = x * 2
+    x.unsqueeze_(0)
+    return first, x * 2, x[0] * 2
 
 
 def layers(*trained):
@@ -70,8 +67,8 @@ def traced():
 
 MODELS = {
     "attention": lambda: layers(True, False, True, False),
-    "groups": lambda: capture(Grouped(), (torch.ones(4, 6, requires_grad=True),)),
-    "resized": lambda: capture(Resized(), (torch.ones(4, 6),)),
+    "groups": lambda: capture(module_with(grouped), (torch.ones(4, 6, requires_grad=True),)),
+    "resized": lambda: capture(module_with(resized), (torch.ones(4, 6),)),
     "traced": traced,
     "tiny-gpt2": lambda: of_zoo("tiny-gpt2"),
     "tiny-branches": lambda: of_zoo("tiny-branches"),

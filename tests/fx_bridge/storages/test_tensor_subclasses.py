@@ -23,6 +23,7 @@ from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import cloned, mapped_parts, parts_of, with_parts
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from tests.support.modules import module_with
 from tests.support.tensor_wrappers import (
     Coded,
     Int8,
@@ -110,12 +111,11 @@ def test_what_is_dequantised_on_the_way_is_workspace():
 
 
 def test_an_input_may_be_a_wrapper():
-    class Product(nn.Module):
-        def forward(self, x, weight):
-            return x @ weight
+    def product(self, x, weight):
+        return x @ weight
 
     weight = Int8.of(torch.randn(16, 16))
-    captured = capture(fx.symbolic_trace(Product()), (X, weight))
+    captured = capture(fx.symbolic_trace(module_with(product)), (X, weight))
     table = captured.storage_table
     assert table.value_bytes["weight"] == 16 * 16 + 16 * 4
     assert sum(s.size_bytes for s in table.storages["weight"]) == 16 * 16 + 16 * 4

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 from fx_bridge import capture
 from solver import PartitionError
+from tests.support.modules import module_with
 
 X = torch.randn(4, 6)
 
@@ -45,9 +46,8 @@ def test_a_model_whose_weights_are_gathered_is_refused_and_runs_on(name, mesh):
 
 
 def test_a_module_among_the_inputs_is_refused():
-    class Applies(nn.Module):
-        def forward(self, x, part):
-            return part(x)
+    def applies(self, x, part):
+        return part(x)
 
     with pytest.raises(PartitionError, match=r"is a module \(Linear\).* make it an attribute"):
-        capture(Applies(), (torch.ones(2, 3), nn.Linear(3, 3)))
+        capture(module_with(applies), (torch.ones(2, 3), nn.Linear(3, 3)))

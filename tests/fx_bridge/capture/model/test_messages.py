@@ -11,9 +11,8 @@ from fx_bridge.capture.model.messages import (
 from tests.support.modules import module_with
 
 
-class Inner(nn.Module):
-    def forward(self, x):
-        return sorted([x, x], key=lambda _: 1 / 0)
+def inner(self, x):
+    return sorted([x, x], key=lambda _: 1 / 0)
 
 
 def outer(self, x):
@@ -22,7 +21,7 @@ def outer(self, x):
 
 def test_a_failure_names_module_line_and_error():
     """Tests that frames of torch and of Python's own library do not hide the model's."""
-    model = module_with(outer, parts=nn.Sequential(nn.ReLU(), Inner()))
+    model = module_with(outer, parts=nn.Sequential(nn.ReLU(), module_with(inner)))
     with pytest.raises(ZeroDivisionError) as caught:
         model(torch.ones(2))
     text = failure(caught.value, model)

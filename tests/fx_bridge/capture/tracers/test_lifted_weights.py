@@ -6,6 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights
 from solver import PartitionError
+from tests.support.modules import module_with
 
 
 def graph_module(*names):
@@ -53,9 +54,8 @@ def test_nested_inputs_become_their_leaves():
 
 
 def test_parameters_among_any_number_of_inputs_are_refused():
-    class Sum(nn.Module):
-        def forward(self, *xs):
-            return xs[0] + xs[1]
+    def sum(self, *xs):
+        return xs[0] + xs[1]
 
     with pytest.raises(PartitionError, match="trace the graph with named inputs"):
-        capture(fx.symbolic_trace(Sum()), (torch.ones(2), nn.Parameter(torch.ones(2))))
+        capture(fx.symbolic_trace(module_with(sum)), (torch.ones(2), nn.Parameter(torch.ones(2))))
