@@ -3,46 +3,30 @@ import pytest
 from experiments.pipelines.group import MeasuredPlan
 from experiments.pipelines.prediction import PlanPrediction, PlanRow, in_order, predict
 from solver import (
-    Device,
     GraphInput,
     Interconnect,
     Link,
-    Operator,
     PartitionPlan,
-    PartitionProblem,
     Weight,
     evaluate,
 )
 from solver.model.training import Backward
+from tests.support.graphs import chain
 
 LINK = Link(10**9, 100)
 
 
 def problem(training, microbatches, schedule="gpipe"):
     """A chain of two with times 1000 and 3000 ns, a value of 400 bytes between them."""
-    operators = (
-        Operator(
-            "a",
-            1000,
-            reads=("x",),
-            storage_bytes=400,
-            value_bytes=400,
-            weights=("w",),
-            backward=Backward(latency_ns=2000, gradient_bytes=400),
-        ),
-        Operator(
-            "b",
-            3000,
-            reads=("a",),
-            storage_bytes=8,
-            value_bytes=8,
-            is_output=True,
-            backward=Backward(latency_ns=5000, gradient_bytes=8),
-        ),
-    )
-    return PartitionProblem(
-        operators,
-        (Device("p"), Device("q")),
+    backward = Backward(latency_ns=2000, gradient_bytes=400)
+    return chain(
+        "ab",
+        latency_ns=[1000, 3000],
+        value_bytes=[400, 8],
+        of={
+            "a": {"reads": ("x",), "weights": ("w",), "backward": backward},
+            "b": {"backward": Backward(latency_ns=5000, gradient_bytes=8)},
+        },
         inputs=(GraphInput("x", 50),),
         weights={"w": Weight(1000)},
         interconnect=Interconnect(LINK, charging="relayed"),

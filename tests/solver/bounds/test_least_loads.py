@@ -125,11 +125,9 @@ def layers_with_head(count, chunks):
     """
     operators = [Operator("layer0", 10, value_bytes=1, transfer_ns=5)]
     for number in range(1, count):
-        small = Operator(f"small{number}", 4, [f"layer{number - 1}"], transfer_ns=1, value_bytes=1)
-        operators += [
-            small,
-            Operator(f"layer{number}", 10, [small.name], transfer_ns=1, value_bytes=1),
-        ]
+        for name, time_ns in ((f"small{number}", 4), (f"layer{number}", 10)):
+            read = [operators[-1].name]
+            operators.append(Operator(name, time_ns, read, transfer_ns=1, value_bytes=1))
     operators.append(Operator("head", 10, ["layer0", f"layer{count - 1}"]))
     return PartitionProblem(
         operators,

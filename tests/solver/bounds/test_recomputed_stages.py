@@ -35,7 +35,7 @@ def layers(count):
     operators = []
     for layer in range(count):
         before = [f"add{layer - 1}"] if layer else []
-        for name, reads, latency in (
+        for kind, reads, latency in (
             ("norm", before, 2),
             ("view", [f"norm{layer}"], 0),
             ("up", [f"view{layer}"], 9),
@@ -43,32 +43,12 @@ def layers(count):
             ("mask", [f"gate{layer}"], 0),
             ("add", [f"up{layer}", f"mask{layer}", *before], 3),
         ):
-            backward = Backward(
-                kept_bytes=6,
-                region=layer,
-                recomputable=True,
-                gradient_bytes=8,
-                saves=(f"{name}{layer}",),
-            )
-            operators.append(
-                Operator(
-                    f"{name}{layer}",
-                    latency,
-                    value_bytes=8 + latency,
-                    storage_bytes=20,
-                    reads=tuple(reads),
-                    backward=backward,
-                )
-            )
-    return condense(
-        PartitionProblem(
-            operators,
-            [Device("a", 1000), Device("b", 1000)],
-            memory_model="training",
-            recompute="auto",
-            microbatches=4,
-        )
-    )
+            name, sizes = f"{kind}{layer}", {"kept_bytes": 6, "gradient_bytes": 8}
+            backward = Backward(region=layer, recomputable=True, saves=(name,), **sizes)
+            size = {"value_bytes": 8 + latency, "storage_bytes": 20}
+            operators.append(Operator(name, latency, reads, backward=backward, **size))
+    settings = {"memory_model": "training", "recompute": "auto", "microbatches": 4}
+    return condense(PartitionProblem(operators, [Device("a", 1000), Device("b", 1000)], **settings))
 
 
 def units_between(skeleton, inner, outer):

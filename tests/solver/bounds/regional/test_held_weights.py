@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
+from solver import Device, Interconnect, PartitionPlan, Weight, evaluate
 from solver.bounds.regional.held_weights import stage_weights
 from solver.presolve.instance import condense
 from tests.support.bounds import border_bound
-from tests.support.graphs import layers
+from tests.support.graphs import chain, layers
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
@@ -20,17 +20,12 @@ from tests.support.random_problems import random_problem, to_instance
 def tied_chain(*rooms, middle=4, **changes):
     """Five operators in a row, of which the first and the last read one weight of 3 bytes."""
     names = ["embed", "a", "b", "c", "head"]
-    keys = ["tied", "a", "b", "c", "tied"]
-    return PartitionProblem(
-        [
-            Operator(name, 10, names[max(i - 1, 0) : i], weights=(keys[i],), value_bytes=1)
-            for i, name in enumerate(names)
-        ],
-        devices=[Device(f"d{i}", room) for i, room in enumerate(rooms)],
-        weights={"tied": Weight(3), **{key: Weight(middle) for key in "abc"}},
-        memory_model="weights",
-        **changes,
-    )
+    weights = {"tied": Weight(3), **{key: Weight(middle) for key in "abc"}}
+    of = {name: {"weights": (name if name in weights else "tied",)} for name in names}
+    devices = [Device(f"d{i}", room) for i, room in enumerate(rooms)]
+    fields = {"devices": devices, "interconnect": Interconnect(), "memory_model": "weights"}
+    fields |= {"weights": weights, **changes}
+    return chain(names, latency_ns=10, value_bytes=1, of=of, **fields)
 
 
 def test_a_weight_far_from_its_last_reader_counts_there_again():

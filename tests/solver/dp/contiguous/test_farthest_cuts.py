@@ -11,9 +11,7 @@ from solver import (
     Device,
     Interconnect,
     Link,
-    Operator,
     PartitionPlan,
-    PartitionProblem,
 )
 from solver.dp.contiguous import linked_kinds as kinds_module
 from solver.dp.contiguous import solver as chain
@@ -28,6 +26,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import condense
+from tests.support import graphs
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem
 
@@ -136,24 +135,14 @@ def test_tables_cost_what_the_evaluator_does():
 
 def nodes_of_two(count, operators=12, **settings):
     """A path of operators on devices in nodes of two, all of them different."""
-    near, far = Link(10**9), Link(10**8)
     names = [f"d{i}" for i in range(count)]
-    links = {
-        (a, b): near
-        for i, a in enumerate(names)
-        for j, b in enumerate(names)
-        if i != j and i // 2 == j // 2
-    }
-    ops = [
-        Operator(f"op{i}", 20 + 7 * i % 5, (f"op{i - 1}",) if i else (), value_bytes=1 + i % 3)
-        for i in range(operators)
-    ]
-    return PartitionProblem(
-        tuple(ops),
-        tuple(Device(name) for name in names),
-        interconnect=Interconnect(far, links),
-        **settings,
-    )
+    pairs = itertools.permutations(range(count), 2)
+    links = {(names[i], names[j]): Link(10**9) for i, j in pairs if i // 2 == j // 2}
+    settings = {"interconnect": Interconnect(Link(10**8), links), **settings}
+    times = [20 + 7 * i % 5 for i in range(operators)]
+    sizes = [1 + i % 3 for i in range(operators)]
+    devices = tuple(map(Device, names))
+    return graphs.chain(operators, latency_ns=times, value_bytes=sizes, devices=devices, **settings)
 
 
 def test_neighbours_of_a_node_pay_for_their_own_links():
