@@ -86,6 +86,18 @@ def test_a_worker_that_is_late_is_named():
     assert not any(map(is_alive, pids))
 
 
+def processes_of_killed(code, later_s=0.0, **variables):
+    """Kill a process once it has printed a line: the ids of processes, which are returned."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        time.sleep(later_s)
+        parent.send_signal(signal.SIGKILL)
+    return pids
+
+
 def test_workers_and_what_they_started_end_when_their_parent_is_killed():
     code = """
 import sys, time
@@ -97,13 +109,8 @@ with WorkerGroup("tests.support.echo_worker", 2, time_limit_s=60) as group:
     print(*(answer["pid"] for answer in answers), flush=True)
     time.sleep(60)
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
-    ) as parent:
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 4
-        parent.send_signal(signal.SIGKILL)
+    pids = processes_of_killed(code)
+    assert len(pids) == 4
     assert wait_until_gone(pids)
 
 
@@ -122,18 +129,8 @@ WorkerGroup.__enter__ = enter
 with PipelineGroup(2):
     time.sleep(60)
 """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "TMPDIR": str(tmp_path),
-    }
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
-    ) as parent:
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 2
-        time.sleep(later_s)
-        parent.send_signal(signal.SIGKILL)
+    pids = processes_of_killed(code, later_s, TMPDIR=str(tmp_path))
+    assert len(pids) == 2
     assert wait_until_gone(pids)
     assert not list(tmp_path.glob("fxpartition*"))
 

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -107,27 +108,33 @@ def test_every_process_says_why_one_of_them_refuses_to_go_on(tmp_path):
     ]
 
 
-def killed(folder, whom, *words):
-    """Start a long run, kill one of its processes in mid-step, and return what the others say."""
-    launcher = start(*WORDS, "--steps", "100000000", *words, cwd=folder)
-    found = {}
+@contextlib.contextmanager
+def endless(folder, *words):
+    """Start a run without end and find its processes, none of which may be left afterwards."""
+    launcher, found = start(*WORDS, "--steps", "100000000", *words, cwd=folder), {}
     try:
-        while "running" not in launcher.stderr.readline():
-            assert launcher.poll() is None
-        time.sleep(1)
-        found = workers(launcher.pid)
-        assert set(found) == {0, 1}
-        os.kill(launcher.pid if whom == "torchrun" else found[whom], signal.SIGKILL)
+        yield launcher, found
         end = time.monotonic() + _GONE_S
         while any(map(is_running, found.values())) and time.monotonic() < end:
             time.sleep(0.05)
         left = [rank for rank, process in found.items() if is_running(process)]
         assert not left, f"{left} still run"
-        output, said = launcher.communicate(timeout=_GONE_S)
     finally:
         for process in (launcher.pid, *found.values()):
             if is_running(process):
                 os.kill(process, signal.SIGKILL)
+
+
+def killed(folder, whom, *words):
+    """The errors of a run of which a rank, or torchrun, is killed in the middle of its steps."""
+    with endless(folder, *words) as (launcher, found):
+        while "running" not in launcher.stderr.readline():
+            assert launcher.poll() is None
+        time.sleep(1)
+        found.update(workers(launcher.pid))
+        assert set(found) == {0, 1}
+        os.kill(launcher.pid if whom == "torchrun" else found[whom], signal.SIGKILL)
+        output, said = launcher.communicate(timeout=_GONE_S)
     assert launcher.returncode != 0 and not output
     return errors(said)
 
@@ -150,24 +157,13 @@ def test_no_process_outlives_torchrun(mlp):
 )
 def test_no_process_outlives_torchrun_that_is_killed_while_they_start(mlp, later_s):
     """Before they import torch, and while they do, or wait for each other."""
-    launcher = start(*WORDS, "--timeout", "600", "--steps", "100000000", cwd=mlp)
-    found = {}
-    try:
+    with endless(mlp, "--timeout", "600") as (launcher, found):
         while set(found) != {0, 1}:
             assert launcher.poll() is None
             time.sleep(0.02)
-            found = workers(launcher.pid)
+            found.update(workers(launcher.pid))
         time.sleep(later_s)
         os.kill(launcher.pid, signal.SIGKILL)
-        end = time.monotonic() + _GONE_S
-        while any(map(is_running, found.values())) and time.monotonic() < end:
-            time.sleep(0.05)
-        left = [rank for rank, process in found.items() if is_running(process)]
-        assert not left, f"{left} still run"
-    finally:
-        for process in (launcher.pid, *found.values()):
-            if is_running(process):
-                os.kill(process, signal.SIGKILL)
     _, said = launcher.communicate(timeout=_GONE_S)
     assert errors(said)
 

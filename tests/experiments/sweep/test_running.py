@@ -16,7 +16,7 @@ from experiments.comparison.records import PlannerRow
 from experiments.sweep.limited import WorkerPool
 from experiments.sweep.progress import SweepProgress
 from experiments.sweep.running import Sweep
-from experiments.sweep.settings import DeviceChoice, SweepLimits
+from experiments.sweep.settings import DeviceChoice
 from experiments.sweep.sources import ModelSource, read_model
 from experiments.sweep.store import load_study, open_store
 from experiments.sweep.worker import JobHandler
@@ -314,14 +314,3 @@ def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
     assert len(answers(path)) == 2
     study = load_study(path)
     assert study.environment[-1] == ("cells", f"2 of {CELLS} done")
-
-
-def test_limits_reach_the_process(path):
-    limits = SweepLimits(time_limit_s=0.1, kill_after_s=0.3)
-    with WorkerPool(1, "tests.support.sweep_worker") as runner:
-        found = sweep(path, settings("sleep", "exit", limits=limits), runner)
-    assert found.by_status == {"failed": 1, "timed out": 1}
-    assert {row.planner: row.reason for row in load_study(path).rows} == {
-        "sleep": "no answer after 0.3 s",
-        "exit": "its process ended with exit code 7: last <words>",
-    }
