@@ -279,6 +279,7 @@ def _plans(
         weight_bytes=model.weight_bytes,
     )
     found: list[ServingPlan] = []
+    has_rules = options.rules or options.for_ in ENGINES_WITH_RULES
     for number, objective in enumerate(objectives):
         spent_s = sum(plan.solved.wall_time_s for plan in found)
         share = searched.limits.after(spent_s, searches=len(objectives) - number)
@@ -290,9 +291,7 @@ def _plans(
                 if objective in ("token", options.objective)
                 else None,
                 # With all objectives, context captures the growth of values anyway.
-                any_context=options.rules
-                or options.for_ in ENGINES_WITH_RULES
-                or options.objective == "all",
+                any_context=options.objective == "all" or has_rules,
                 search=Search(share, searched.solver, searched.without),
             )
         )

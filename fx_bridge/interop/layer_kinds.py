@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import PartitionError
@@ -11,20 +11,19 @@ from solver import PartitionError
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
 
-_WITHOUT: Final = "linear_attention"
-"""A recurrent layer by the names of transformers; others have no ``attention`` in their kind."""
+_RECURRENT: Final = "linear_attention"  # others have no ``attention`` in their kind
 
 
 def kinds_of_layers(captured: CapturedGraph, layers: int) -> tuple[str, ...]:
     """Return the kinds of a model of transformers, by layer; empty if it has no or other ones."""
     source = captured.source
     for module in () if source is None else source.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if hasattr(config, "get_text_config"):
-            text = config.get_text_config()
-            kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", ())
-            if len(kinds) == layers:
-                return tuple(map(str, kinds))
+            config = config.get_text_config()
+        kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+        if isinstance(kinds, (list, tuple)) and len(kinds) == layers:
+            return tuple(map(str, kinds))
     return ()
 
 
@@ -33,10 +32,9 @@ def check_attention(
 ) -> None:
     """Refuse a stage without attention if the model has layers with attention and without.
 
-    vLLM sizes the blocks of all caches by an attention layer, which it looks for on each stage (its
-    issues 51752 and 54710).
+    vLLM looks on each stage for the attention layer by which it sizes all caches (issue 51752).
     """
-    has = [("attention" in kind and kind != _WITHOUT) or kind[:6] == "hybrid" for kind in kinds]
+    has = [("attention" in kind and kind != _RECURRENT) or kind[:6] == "hybrid" for kind in kinds]
     having = [at for at, is_attention in enumerate(has) if is_attention]
     if all(has) or not having:
         return

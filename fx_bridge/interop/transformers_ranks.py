@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 from fx_bridge.interop.layer_counts import partition_by_settings
@@ -75,14 +76,14 @@ def layers_by_rank(layers: Sequence[int]) -> Iterator[None]:
             model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=distributed)
     """
     try:
-        from transformers.distributed import pipeline_parallel
+        module: Any = import_module("transformers.distributed.pipeline_parallel")
     except ImportError:
         raise PartitionError(
             "the installed transformers has no pipeline stages; install transformers>=5.23"
         ) from None
-    own = pipeline_parallel.PipelineStage
-    pipeline_parallel.PipelineStage = stages_with_layers(own, layers)
+    own = module.PipelineStage
+    module.PipelineStage = stages_with_layers(own, layers)
     try:
         yield
     finally:
-        pipeline_parallel.PipelineStage = own
+        module.PipelineStage = own

@@ -104,7 +104,7 @@ def test_modules_that_it_does_not_divide_are_refused():
 
 
 def test_an_older_transformers_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers.distributed", None)
+    monkeypatch.setitem(sys.modules, pipeline_parallel.__name__, None)
     with (
         pytest.raises(PartitionError, match="the installed transformers has no pipeline"),
         layers_by_rank(COUNTS),
