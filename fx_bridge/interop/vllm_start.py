@@ -64,9 +64,10 @@ def apply_plan(path: str) -> None:
     """
     name = f"FXPARTITION_PLAN={shortened(path)}"
     try:
-        start = start_file(read_json(path), name)
-    except OSError as error:
-        raise PartitionError(f"{name}: {error.strerror}; {_REMEDY}") from None
+        data = read_json(path)
+    except PartitionError as error:
+        raise PartitionError(f"FXPARTITION_PLAN: {error}") from None
+    start = start_file(data, name)
     layers = ",".join(map(str, start.layers))
     if os.environ.setdefault(PARTITION, layers) != layers:
         raise PartitionError(
