@@ -36,10 +36,9 @@ def rules_table(
     """
     from fx_bridge.serving.hosted import HostedPlan
 
-    if not all_rules:
-        has_rule = engine in ENGINES_WITH_RULES and not isinstance(found, HostedPlan)
-        if not has_rule or found.solved.plan is None:
-            return None
+    has_rule = engine in ENGINES_WITH_RULES and not isinstance(found, HostedPlan)
+    if not all_rules and (not has_rule or found.solved.plan is None):
+        return None
     if not isinstance(found, HostedPlan):
         from experiments.planners.serving_rules import served_by_rules
 

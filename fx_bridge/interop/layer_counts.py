@@ -143,9 +143,8 @@ def write_ranges(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
 
 def read_ranges(text: str, names: LayerNames, devices: Sequence[str]) -> list[StageLayers]:
     """Return the stages of ranges of layers of MindFormers, on the devices in order."""
-    program, size, interleave = (
-        *("MindFormers", "pipeline_parallel", "pipeline_parallel_interleave_num"),
-    )
+    program, size = "MindFormers", "pipeline_parallel"
+    interleave = f"{size}_interleave_num"
     found = read_settings(text, program, _RANGES, [size, interleave, VISIBLE])
     ranks = found[_RANGES]
     if not isinstance(ranks, list) or not ranks or not all(isinstance(r, str) for r in ranks):

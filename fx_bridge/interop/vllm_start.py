@@ -21,7 +21,6 @@ from solver.model.quantities import counted
 from solver.model.text import shortened
 
 PARTITION: Final = "VLLM_PP_LAYER_PARTITION"
-_REMEDY: Final = "write it by fxpartition hand-over plan.json MODEL --to vllm --out FILE.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ def start_file(data: object, source: str) -> StartFile:
         if not found.layers or not all(found.layers):
             raise PartitionError("a stage has no layer")
     except PartitionError as error:
-        raise PartitionError(f"{source}: {error}; {_REMEDY}") from None
+        remedy = "write it by fxpartition hand-over plan.json MODEL --to vllm --out FILE.json"
+        raise PartitionError(f"{source}: {error}; {remedy}") from None
     return found
 
 
