@@ -26,6 +26,14 @@ def cut_at(captured, *positions):
     return plan_of(captured, lambda node: sum(order[node] >= position for position in positions))
 
 
+def in_halves(captured, cut=None, devices=("cpu:0", "cpu:1")):
+    """Return the split into two stages, the second of which begins at `cut` or in the middle."""
+    names = [node.name for node in captured.operators]
+    cut = len(names) // 2 if cut is None else cut
+    assignment = {name: devices[at >= cut] for at, name in enumerate(names)}
+    return split_by_plan(captured, PartitionPlan(assignment, devices))
+
+
 def check(
     model,
     captured,

@@ -12,6 +12,7 @@ from fx_bridge.placement.model import place
 from solver import Device, MiB, PartitionError, PartitionPlan
 from tests.support.modules import module_with
 from tests.support.refusals import refused
+from tests.support.split_checks import in_halves
 
 X = torch.randn(4, 8)
 
@@ -46,15 +47,8 @@ def autocast(enabled=True):
     return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
 
 
-def split_of(captured):
-    names = [node.name for node in captured.operators]
-    half = len(names) // 2
-    plan = {name: "cpu:0" if at < half else "cpu:1" for at, name in enumerate(names)}
-    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")))
-
-
 def module(how, captured):
-    split = split_of(captured)
+    split = in_halves(captured)
     return split if how == "split" else place(split)
 
 
@@ -108,7 +102,7 @@ def test_casts_that_are_written_to_are_refused_under_another_precision():
 
 def test_a_model_that_is_gone_is_not_believed_under_another_precision():
     model = Mixed()
-    split = split_of(capture(model, (X,)))
+    split = in_halves(capture(model, (X,)))
     del model
     gc.collect()
     with autocast(), pytest.raises(PartitionError, match="the model is gone, so its graph"):
@@ -160,7 +154,7 @@ def test_shapes_and_dtypes_that_do_not_fit_are_one_line(how):
 
 def test_a_program_without_its_model_says_what_it_was_captured_with():
     program = torch.export.export(Mixed(), (X,))
-    split = split_of(capture(program))
+    split = in_halves(capture(program))
     assert split(X).shape == (4, 8)
     with pytest.raises(PartitionError, match=r"x float32\[4, 4\] .* with x float32\[4, 8\]"):
         split(X[:, :4])

@@ -24,6 +24,7 @@ from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import cloned, mapped_parts, parts_of, with_parts
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 from tests.support.modules import module_with
+from tests.support.split_checks import in_halves
 from tests.support.tensor_wrappers import (
     Coded,
     Int8,
@@ -122,13 +123,6 @@ def test_an_input_may_be_a_wrapper():
     assert memory_profile(captured).bytes_at_peak["input"] == X.nbytes + 16 * 16 + 16 * 4
 
 
-def halved(captured):
-    names = [node.name for node in captured.operators]
-    half = len(names) // 2
-    devices = dict.fromkeys(names[:half], "a") | dict.fromkeys(names[half:], "b")
-    return split_by_plan(captured, PartitionPlan(devices, ("a", "b")))
-
-
 def test_wrappers_keep_their_class_and_what_they_share_on_another_device():
     captured = capture(coded_model(), (X,))
     names = [node.name for node in captured.operators]
@@ -139,7 +133,7 @@ def test_wrappers_keep_their_class_and_what_they_share_on_another_device():
     assert memory_of(first.table) == memory_of(second.table)
     assert memory_of(first.table) != memory_of(captured.module.get_parameter("0.weight").table)
     assert torch.equal(placed(X), captured.module(X))
-    on_meta = place(halved(captured), {"a": "meta", "b": "meta"})
+    on_meta = place(in_halves(captured, devices=("a", "b")), {"a": "meta", "b": "meta"})
     assert {parameter.table.device.type for parameter in on_meta.parameters()} == {"meta"}
     assert on_meta(X.to("meta")).shape == (2, 16)
 
@@ -148,14 +142,14 @@ def test_wrappers_keep_their_class_and_what_they_share_on_another_device():
 def test_stage_files_hold_what_is_within(make, tmp_path):
     model = make()
     captured = capture(model, (X,))
-    save_stages(halved(captured), captured, tmp_path)
+    save_stages(in_halves(captured, devices=("a", "b")), captured, tmp_path)
     other = copy.deepcopy(model)
     for tensor in other.parameters():
         for part in parts_of(tensor.detach()).values():
             part.zero_()
     empty = capture(other, (X,))
     assert graph_digest(empty) == graph_digest(captured)
-    placed = place(halved(empty), {"a": "cpu", "b": "cpu"}, weights=tmp_path)
+    placed = place(in_halves(empty, devices=("a", "b")), {"a": "cpu", "b": "cpu"}, weights=tmp_path)
     assert torch.equal(placed(X), model(X))
     assert not torch.equal(other(X), model(X))
     load_model_weights(empty.module, tmp_path)
@@ -183,7 +177,7 @@ def test_parts_of_a_weight_are_taken_where_they_are_read():
         between = nodes[nodes.index(node) : nodes.index(reader)]
         assert {each.target for each in between} == {wanted}
         assert any({node.name, reader.name} <= group for group in groups)
-    assert check_equivalence(model, halved(captured), (X,)).equal
+    assert check_equivalence(model, in_halves(captured, devices=("a", "b")), (X,)).equal
 
 
 class Dequantising(nn.Module):

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import capture, split_by_plan
+from fx_bridge import capture
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.placement.model import place
-from solver import PartitionError, PartitionPlan
+from solver import PartitionError
+from tests.support.split_checks import in_halves
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 NAMES = (
@@ -57,13 +58,6 @@ def model_of(code, name):
     return Model()
 
 
-def split_of(captured, cut=None):
-    names = [node.name for node in captured.operators]
-    cut = len(names) // 2 if cut is None else cut
-    plan = {name: "cpu:0" if at < cut else "cpu:1" for at, name in enumerate(names)}
-    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")))
-
-
 KINDS = {"tensor": TENSOR, "dict": IN_A_DICT, "keyword": KEYWORD}
 
 
@@ -85,7 +79,7 @@ def test_an_argument_may_have_any_name(name, code, tmp_path):
     captured = capture(model, given, named)
     expected = model(*given, **named)
     torch.testing.assert_close(captured.module(*given, **named), expected)
-    split = split_of(captured)
+    split = in_halves(captured)
     placed = place(split)
     for module in (split, placed, copy.deepcopy(split), pickle.loads(pickle.dumps(split))):
         torch.testing.assert_close(module(*given, **named), expected)
@@ -97,7 +91,7 @@ def test_an_argument_may_have_any_name(name, code, tmp_path):
 
 
 def test_stages_have_names_that_nothing_else_has():
-    split = split_of(capture(model_of(TENSOR, "submod_0"), (X, Y)))
+    split = in_halves(capture(model_of(TENSOR, "submod_0"), (X, Y)))
     assert list(split.meta["stages"]) == ["submod_stage_0", "submod_stage_1"]
 
 
@@ -107,7 +101,7 @@ def test_a_symbolic_trace_has_arguments_with_defaults():
             return torch.arange(6, device="cpu") * x.to(device)
 
     captured = capture(torch.fx.symbolic_trace(Traced()), (X, "cpu"))
-    split = split_of(captured)
+    split = in_halves(captured)
     for given in ((X,), (X, "cpu")):
         assert torch.equal(place(split)(*given), Traced()(X))
 

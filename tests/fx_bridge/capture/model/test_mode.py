@@ -10,6 +10,7 @@ from torch.export import Dim
 from fx_bridge import capture, split_by_plan
 from fx_bridge.placement.model import place
 from solver import PartitionError, PartitionPlan
+from tests.support.split_checks import in_halves
 
 X = torch.randn(8, 6)
 
@@ -19,10 +20,7 @@ def with_dropout(share=0.5):
 
 
 def split_of(model, **options):
-    captured = capture(model, (X,), **options)
-    names = [node.name for node in captured.operators]
-    plan = {name: "cpu:0" if at < len(names) // 2 else "cpu:1" for at, name in enumerate(names)}
-    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")))
+    return in_halves(capture(model, (X,), **options))
 
 
 def refuses(call, mode="evaluation"):
