@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.console.output import check_writable, print_json, print_lines, say_written
+from experiments.console.output import print_json, print_lines, say_written
 from fx_bridge.interop.llama_cpp import SINCE
 from fx_bridge.presentation.summary import times_line
 from fx_bridge.presentation.tables import table_lines, wrapped
@@ -49,7 +49,6 @@ def tell_gguf(
     """
     from experiments.planners.gguf_rules import answers_of_gguf_rules
 
-    check_writable(out, found.jobs.model.path)
     given = None if words is None else found.words_model.read(words)
     rules = answers_of_gguf_rules(found)
     if as_json:
@@ -78,7 +77,7 @@ def _json(
     answer: dict[str, Any] = {
         "objective": found.objective,
         "status": found.status.value,
-        "bound": _number(found.bound),
+        "bound": None if found.bound is None else float(found.bound),
         "wall_time_s": found.wall_time_s,
         "context": found.context,
         "rules": [
@@ -94,29 +93,13 @@ def _json(
     if found.plan is None:
         return {**answer, "reason": _why_no_plan(found)}
     metrics = found.metrics(found.plan)
-    times = {
-        "first_token_ns": float(metrics.first_token_ns),
-        "token_ns": float(metrics.token_ns),
-        "request_ns": float(metrics.request_ns),
-        "tokens_per_s": metrics.tokens_per_s,
-    }
+    names = ("first_token_ns", "token_ns", "request_ns", "tokens_per_s")
+    times = {name: float(getattr(metrics, name)) for name in names}
     answer |= {
         "words": [*found.line(found.plan), *flags],
         "since": SINCE,
         **(times if is_timed else {}),
-        "devices": [
-            {
-                "device": use.device,
-                "layers": list(use.layers),
-                "layers_without_experts_or_feed_forward": list(use.apart),
-                "has_output": use.has_output,
-                "weight_bytes": use.weight_bytes,
-                "cache_bytes": use.cache_bytes,
-                "buffer_bytes": use.buffer_bytes,
-                "free_bytes": use.free_bytes,
-            }
-            for use in found.uses(found.plan)
-        ],
+        "devices": [asdict(use) for use in found.uses(found.plan)],
         "host_bytes": found.judged(found.plan).host_bytes,
     }
     if given is not None:
@@ -129,10 +112,6 @@ def _json(
     return answer
 
 
-def _number(value: Fraction | int | None) -> int | float | None:
-    return float(value) if isinstance(value, Fraction) else value
-
-
 def _lines(found: GgufPlan, flags: Sequence[str], *, is_timed: bool) -> list[str]:
     """Return the answer as lines of text."""
     if found.plan is None:
@@ -141,12 +120,11 @@ def _lines(found: GgufPlan, flags: Sequence[str], *, is_timed: bool) -> list[str
     uses = found.uses(plan)
     rows = [
         (
-            use.device,
-            _layers(use),
-            format_bytes(use.weight_bytes),
-            format_bytes(use.cache_bytes),
-            format_bytes(use.buffer_bytes),
-            format_bytes(use.free_bytes),
+            *(use.device, _layers(use)),
+            *map(
+                format_bytes,
+                (use.weight_bytes, use.cache_bytes, use.buffer_bytes, use.free_bytes),
+            ),
         )
         for use in uses
     ]

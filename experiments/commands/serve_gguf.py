@@ -11,7 +11,9 @@ import typer
 from experiments.commands.option_reading import read_limits
 from experiments.commands.options import LimitOptions, SearchOptions
 from experiments.commands.serve_host import read_host
+from experiments.console.output import check_writable
 from fx_bridge.files.gguf_layers import CACHE_TYPES
+from fx_bridge.presentation.plan_files import form_of
 from solver import Device, Interconnect, PartitionError
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE
 
@@ -94,6 +96,11 @@ def serve_gguf(
     from experiments.commands.gguf_answers import tell_gguf
     from fx_bridge.serving.gguf_plan import plan_gguf
 
+    check_writable(out, path, given["devices"])
+    if form_of(out or "plan.json") != "plan":
+        raise PartitionError(
+            "pages show models that are captured; write the plan itself, as --out plan.json"
+        )
     _check_left_out(
         given,
         {"--solver": search.solver != "auto", "--workers": (search.workers or 1) > 1},

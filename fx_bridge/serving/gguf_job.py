@@ -50,8 +50,6 @@ class GgufJobs:
         Links, speeds by class, and the experts that tokens read.
     host : Host, optional
         Where layers, or parts of them, may run. Without one the host has the embedding alone.
-    has_flash_attention : bool
-        Whether attention keeps no scores.
     may_fill : bool
         Whether several devices may have all layers, which then take batches in turns: the engine
         holds inputs four times for this, and does not where a part is on the host.
@@ -75,12 +73,11 @@ class GgufJobs:
         costs: Costs,
         host: Host | None = None,
         *,
-        has_flash_attention: bool = True,
         may_fill: bool = True,
     ) -> None:
         self.model, self.request, self.devices = model, request, tuple(devices)
         self.host, self._costs = host, costs
-        self._flash, self._may_fill = has_flash_attention, may_fill
+        self._may_fill = may_fill
         self._host_class = (host and host.device_class) or HOST_CLASS
         specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **costs.specs}
         classes = {*(device.device_class for device in devices), self._host_class}
@@ -95,15 +92,8 @@ class GgufJobs:
 
     def on(self, devices: Sequence[Device], *, may_fill: bool | None = None) -> GgufJobs:
         """Return the jobs on other devices; `may_fill` is kept if it is left out."""
-        return GgufJobs(
-            self.model,
-            self.request,
-            devices,
-            self._costs,
-            self.host,
-            has_flash_attention=self._flash,
-            may_fill=self._may_fill if may_fill is None else may_fill,
-        )
+        kept = self._may_fill if may_fill is None else may_fill
+        return GgufJobs(self.model, self.request, devices, self._costs, self.host, may_fill=kept)
 
     def at(self, context: int) -> Job:
         """Return the job with a context."""
@@ -170,7 +160,7 @@ class GgufJobs:
                 self.model,
                 context=positions,
                 ubatch=self._most_rows,
-                flash=self._flash,
+                flash=True,
                 has_output=has_output,
                 pipelined=self._may_fill and len(self.devices) > 1,
             )

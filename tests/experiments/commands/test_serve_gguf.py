@@ -99,7 +99,7 @@ def test_experts_are_on_a_host_with_attention_on_the_card(tmp_path, capsys):
     assert found["status"] == "optimal"
     (use,) = found["devices"]
     assert use["layers"] == list(range(48)) and use["has_output"]
-    assert 20 < len(use["layers_without_experts_or_feed_forward"]) < 40
+    assert 20 < len(use["apart"]) < 40
 
 
 def test_predictions_are_near_what_was_measured(tmp_path, capsys):
@@ -145,6 +145,7 @@ def test_every_kind_of_model_is_planned_within_the_limits(tmp_path, case, machin
         ([*UNLIKE, "--cache-type-k", "q9"], "--cache-type-k"),
         ([*UNLIKE, "--pin", "a=cuda:0"], "--pin has no meaning for a .gguf file"),
         ([*UNLIKE, "--first-token", "1s"], "--first-token has no meaning"),
+        ([*UNLIKE, "--out", "plan.html"], "as --out plan.json"),
         ([*UNLIKE, "--steps"], "--steps has no meaning"),
         ([*UNLIKE, "--solver", "greedy"], "--solver has no meaning"),
         ([*UNLIKE, "--for", "vllm"], "write --for llama.cpp"),
