@@ -201,6 +201,8 @@ def _host(found: GgufPlan, uses: Sequence[DeviceUse]) -> str:
 
 def _why_no_plan(found: GgufPlan) -> str:
     """Return the reason of a plan that is missing."""
+    if found.status is SolveStatus.UNKNOWN:
+        return "no plan found in time; a longer --time-limit may tell"
     units = found.jobs.units
     context = found.jobs.request.context if found.objective != "context" else found.context
     needed = sum(unit.size_bytes + found.jobs.cache_bytes(unit, context) for unit in units[1:])

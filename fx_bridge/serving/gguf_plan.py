@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,6 +27,8 @@ from solver.serving.metrics import ServingMetrics, hosted_metrics
 
 _MOST_ORDERED: Final = 3
 """Devices of which all orders are tried; more are in the given order."""
+_LEAST_S: Final = 0.2
+"""Of a search, also where the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,8 @@ class _Search:
     """Searches over the orders of devices, and over contexts."""
 
     def __init__(self, jobs: GgufJobs, objective: ServingObjective, limits: SolveLimits) -> None:
+        # What searches load takes no part of their time.
+        importlib.import_module("ortools.sat.python.cp_model")
         self._jobs, self._objective, self._limits = jobs, objective, limits
         self._clock = Clock.of(limits)
         self._orders = [*_orders(jobs.devices)]
@@ -229,6 +235,7 @@ class _Search:
         if not is_timed:
             instance = replace(instance, counts=(0,) * len(instance.counts))
         limits = self._limits.after(self._clock.elapsed_s, searches)
+        limits = replace(limits, time_limit_s=max(limits.time_limit_s or math.inf, _LEAST_S))
         return plan_host_first(instance, jobs.groups, least_first=1, limits=limits)
 
     # -- contexts --------------------------------------------------------------------------------
@@ -257,6 +264,8 @@ class _Search:
             status = SolveStatus.INFEASIBLE if is_proven else SolveStatus.UNKNOWN
             return self._plan(self._orders[0], CONTEXT_STEP, status, None, None)
         found = self._fastest(orders, longest * CONTEXT_STEP)
+        if found.plan is None:
+            return found
         status = SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE
         bound = found.context if is_proven else most * CONTEXT_STEP
         return replace(found, status=status, bound=bound)
