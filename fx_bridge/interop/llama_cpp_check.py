@@ -1,4 +1,4 @@
-"""What llama.cpp itself says that a line needs, where its ``llama-fit-params`` is installed."""
+"""Bytes that llama.cpp itself counts for a line, where its ``llama-fit-params`` is installed."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ class EngineUse:
     def total_bytes(self) -> int:
         """All of them."""
         return self.weight_bytes + self.cache_bytes + self.buffer_bytes
-
-
-def has_engine(program: str = PROGRAM) -> bool:
-    """Return True if the program is installed."""
-    return shutil.which(program) is not None
 
 
 def check_by_engine(

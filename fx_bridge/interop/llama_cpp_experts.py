@@ -92,17 +92,24 @@ def write_experts(
 
 
 def read_experts(
-    text: str, names: LayerNames, devices: Sequence[str], feeds: Sequence[Feed]
+    text: str,
+    names: LayerNames,
+    devices: Sequence[str],
+    feeds: Sequence[Feed],
+    weights: Sequence[LayerWeights] | None = None,
 ) -> tuple[list[StageLayers], frozenset[int], bool]:
     """Return the stages of arguments, the layers with a half on the host, and a flag.
 
     The flag is True if the host computes for any number of tokens (``--no-op-offload``). An
-    argument that a plan of halves of layers cannot express is refused.
+    argument that a plan of halves of layers cannot express is refused. `weights` are those of each
+    layer; by default all that layers of such kinds may have.
     """
     found = read_options(text)
     stages = stages_of_options(found, names, devices)
     _check_halves(found, feeds)
-    return stages, _moved(stages, overrides(found, len(feeds)), feeds), NO_OP_OFFLOAD in found
+    if weights is None:
+        weights = [_weights_of(at, feed) for at, feed in enumerate(feeds)]
+    return stages, _moved(stages, overrides(found, len(feeds)), weights), NO_OP_OFFLOAD in found
 
 
 def check_options(text: str, devices: Sequence[str]) -> None:
@@ -181,14 +188,16 @@ def _device_of_buffer(place: str, servers: Sequence[str]) -> str | None:
     )
 
 
-class _LayerWeights(NamedTuple):
+class LayerWeights(NamedTuple):
+    """Names of the weights of a layer."""
+
     first: tuple[str, ...]  # matrices of the half with the cache
     rare: tuple[str, ...]  # weights that this half has in some architectures only
     second: tuple[str, ...]  # matrices of the other half, which define its place
     beside: tuple[str, ...]  # other weights of that half: a router, shared experts, norms
 
 
-def _weights_of(layer: int, feed: Feed) -> _LayerWeights:
+def _weights_of(layer: int, feed: Feed) -> LayerWeights:
     def named(parts: Iterable[str]) -> tuple[str, ...]:
         return tuple(
             f"blk.{layer}.{part}" if "." in part else f"blk.{layer}.{part}.weight" for part in parts
@@ -196,19 +205,20 @@ def _weights_of(layer: int, feed: Feed) -> _LayerWeights:
 
     first, rare = named(_ATTENTION), named(_BESIDE_ATTENTION)
     if feed == "none":
-        return _LayerWeights(first, rare, (), ())
+        return LayerWeights(first, rare, (), ())
     second = named(f"ffn_{part}{_SUFFIX[feed]}" for part in ("up", "down", "gate"))
-    return _LayerWeights(first, rare, second, named((*_BESIDE[feed], *_BESIDE_BOTH)))
+    return LayerWeights(first, rare, second, named((*_BESIDE[feed], *_BESIDE_BOTH)))
 
 
 def _moved(
-    stages: Sequence[StageLayers], overrides: Sequence[Override], feeds: Sequence[Feed]
+    stages: Sequence[StageLayers],
+    overrides: Sequence[Override],
+    weights: Sequence[LayerWeights],
 ) -> frozenset[int]:
     """Return the layers whose second half goes to the host while the first does not."""
     if not overrides:
         return frozenset()
     device_of = [stage.device for stage in stages for _ in range(stage.count)]
-    weights = [_weights_of(at, feed) for at, feed in enumerate(feeds)]
     head = next(stage.device for stage in stages if stage.has_head)
     others = {
         "token_embd.weight": stages[0].device,
@@ -245,7 +255,7 @@ def _moved(
     )
 
 
-def _is_moved(weights: _LayerWeights, device: str, places: Mapping[str, str]) -> bool:
+def _is_moved(weights: LayerWeights, device: str, places: Mapping[str, str]) -> bool:
     """Return True if the second half of a layer goes to the host and the first does not."""
     own = HOST_BUFFER if is_host(device) else device
     for name in (*weights.first, *weights.rare):

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from fx_bridge.files.gguf_layers import HalfLayer
+from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
 from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
 from fx_bridge.serving.host_words import HostWordsModel
@@ -112,6 +113,7 @@ class GgufPlan:
             self.instance,
             rows,
             copies=self.jobs.copies,
+            weights=layer_weights(self.jobs.model),
         )
 
     def judged(self, plan: PartitionPlan) -> OffloadEvaluation:

@@ -15,6 +15,7 @@ from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
     OP_OFFLOAD_TOKENS,
     Feed,
+    LayerWeights,
     check_options,
     read_experts,
     write_experts,
@@ -87,6 +88,8 @@ class HostWordsModel:
         Most tokens of a call.
     copies : bool
         Whether times are those of calls of many tokens that copy matrices of the host to a device.
+    weights : sequence of LayerWeights, optional
+        Names of the weights of each layer; by default all of llama.cpp's.
 
     Raises
     ------
@@ -103,6 +106,7 @@ class HostWordsModel:
         rows: int,
         *,
         copies: bool = False,
+        weights: Sequence[LayerWeights] | None = None,
     ) -> None:
         for device in instance.devices:
             if is_host(device.name):
@@ -112,6 +116,7 @@ class HostWordsModel:
                 )
         self._names, self._groups = names, tuple(groups)
         self._instance, self._rows, self._copies = instance, rows, copies
+        self._weights = weights
         self._feeds: tuple[Feed, ...] = tuple(_feed(group, experts) for group in groups[1:-1])
 
     @classmethod
@@ -195,7 +200,9 @@ class HostWordsModel:
             If the arguments are no plan of this model on these devices; one line says why.
         """
         names = [device.name for device in self._instance.devices]
-        stages, on_host, is_kept = read_experts(text, self._names, [*names, _HOST], self._feeds)
+        stages, on_host, is_kept = read_experts(
+            text, self._names, [*names, _HOST], self._feeds, self._weights
+        )
         places: list[str | None] = [None]
         for stage in stages:
             places += [None if stage.device == _HOST else stage.device] * stage.count

@@ -10,9 +10,16 @@ import pytest
 
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
-from fx_bridge.interop.llama_cpp_tensors import feeds_of, read_tensors, write_tensors
+from fx_bridge.interop.llama_cpp_experts import read_experts
+from fx_bridge.interop.llama_cpp_tensors import (
+    feeds_of,
+    layer_weights,
+    read_tensors,
+    write_tensors,
+)
+from fx_bridge.interop.stage_layers import LayerNames
 from solver import PartitionError
-from tests.support.llama_cpp_models import write_model
+from tests.support.llama_cpp_models import MODELS, write_model
 from tests.support.paths import ROOT
 
 MIB = 2**20
@@ -133,3 +140,28 @@ def test_places_that_the_program_cannot_have(tmp_path):
     ):
         with pytest.raises(PartitionError, match=message):
             write_tensors(model, places, output)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_halves_are_told_by_the_names_in_the_file(tmp_path, name):
+    model = model_of(tmp_path, name, layers=27 if name == "deepseek2" else 5)
+    feeds, weights = feeds_of(model), layer_weights(model)
+    layers = LayerNames(tuple(f"blk.{at}" for at in range(len(feeds))))
+    devices = ["cuda:0", HOST]
+
+    def on_host(words):
+        return read_experts(words, layers, devices, feeds, weights)[1]
+
+    of_kind = {kind: {at for at, feed in enumerate(feeds) if feed == kind} for kind in feeds}
+    if "experts" in of_kind:
+        assert on_host("-cmoe") == on_host("-ot exps=CPU") == of_kind["experts"]
+    if "dense" in of_kind:
+        assert on_host("-ncffn 99") == of_kind["dense"]
+    assert on_host("-ngl all") == set()
+    assert on_host("-ot norm=CUDA0") == set()
+    for own in weights:
+        for weight in own.first:
+            with pytest.raises(PartitionError, match="where its cache stays"):
+                on_host(f"-ot {weight}=CPU")
+    with pytest.raises(PartitionError, match="is found in no weight of the model"):
+        on_host("-ot attn_nothing=CPU")
