@@ -167,7 +167,7 @@ def _results(model: GgufModel, first: HalfLayer, second: HalfLayer, *, pipelined
 def _attention(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
     """Return the results of attention, and those of keys and values among them."""
     outputs = {name: shape[1] for name, shape in shapes.items() if name.startswith("attn_")}
-    if "attn_k_b" in outputs:
+    if len(shapes.get("attn_k_b", ())) == 3:
         _, latent, heads = shapes["attn_k_b"]
         joint = outputs.get("attn_kv_a_mqa", latent)
         queries = outputs.get("attn_q", 0) + outputs.get("attn_q_b", 0)

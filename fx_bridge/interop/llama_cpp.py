@@ -109,6 +109,7 @@ def read_options(text: str) -> dict[str, str]:
         *(text, _PROGRAM, "-ts", {**_KNOWN, **WITHIN_LAYERS}),
         flags=(ALL_EXPERTS, NO_OP_OFFLOAD),
         lists=(OVERRIDE,),
+        ordered=(FIRST_EXPERTS, ALL_EXPERTS, FIRST_DENSE),
         needs_main=False,
     )
 

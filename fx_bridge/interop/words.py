@@ -30,6 +30,7 @@ def read_arguments(
     *,
     flags: Collection[str] = (),
     lists: Collection[str] = (),
+    ordered: Collection[str] = (),
     needs_main: bool = True,
 ) -> dict[str, str]:
     """Return the options and variables of a command line by name, in their order.
@@ -44,6 +45,8 @@ def read_arguments(
         Canonical names of options without a value.
     lists : collection of str
         Canonical names of options that may be repeated: their values are joined with commas.
+    ordered : collection of str
+        Canonical names of options between which none of `lists` may be repeated: the first counts.
     needs_main : bool
         True if `main` is required.
 
@@ -76,6 +79,13 @@ def read_arguments(
         option = known[name]
         if option in found and option not in lists:
             raise PartitionError(f"{program}'s {option} is given twice; give it once")
+        behind = [*found][[*found].index(option) + 1 :] if option in found else []
+        between = next((name for name in behind if name in ordered), None)
+        if between is not None:
+            raise PartitionError(
+                f"{program}'s {option} is given before {between} and after it; give it once, where "
+                "all of it counts"
+            )
         if option in flags:
             if equals:
                 raise PartitionError(f"{program}'s {name} has no value; write it alone")

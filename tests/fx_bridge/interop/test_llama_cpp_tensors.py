@@ -119,6 +119,10 @@ def test_the_output_counts_as_a_layer(tmp_path):
         ),
         ("-sm row", "-sm is 'row', which decides otherwise; write layer"),
         ("-dev CUDA0,METAL", "-dev names 'METAL'; the devices are cuda:0, cuda:1"),
+        (
+            "-ts 1,1 -ot attn=CPU -ncmoe 1 -ot exps=CUDA0",
+            "-ot is given before --n-cpu-moe and after it; give it once, where all of it counts",
+        ),
         ("-ts 1,1 -ncffn x", "llama.cpp's --n-cpu-ffn is 'x'; write a whole number"),
     ],
 )
