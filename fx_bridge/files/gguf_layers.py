@@ -170,6 +170,11 @@ def gguf_model(
     check_choice(cache_type_v, CACHE_TYPES, "--cache-type-v")
     keys = _Keys(header)
     count = keys.count("block_count")
+    if count > len(header.tensors):
+        raise PartitionError(
+            f"{keys.where}: {keys.architecture}.block_count is {count} and it has "
+            f"{len(header.tensors)} tensors; the file is damaged, fetch it again"
+        )
     layers: list[list[StoredTensor]] = [[] for _ in range(count)]
     loaded = count - min(keys.optional("nextn_predict_layers"), count - 1)
     others: dict[str, list[StoredTensor]] = {}

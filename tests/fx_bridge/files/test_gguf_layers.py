@@ -1,7 +1,10 @@
 """Layers of models in GGUF files."""
 
+import pytest
+
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
+from solver import PartitionError
 from tests.support.gguf_files import write_gguf
 from tests.support.llama_cpp_models import MODELS, llama, write_model
 
@@ -65,3 +68,11 @@ def test_layers_with_a_window_may_have_other_lengths(tmp_path):
     assert not found.layers[0][0].cache.is_quantised
     packed = gguf_model(read_gguf(path), cache_type_k="q8_0")
     assert packed.layers[0][0].cache.is_quantised
+
+
+def test_more_layers_than_tensors_are_refused_before_they_take_memory(tmp_path):
+    model = llama("Q8_0", layers=2, width=512, feed=512, count=4, kv=4, vocabulary=64)
+    path = write_gguf(tmp_path / "m.gguf", model.metadata | {"llama.block_count": 2**31},
+                      model.tensors)  # fmt: skip
+    with pytest.raises(PartitionError, match="block_count is 2147483648 and it has 21 tensors"):
+        gguf_model(read_gguf(path))
