@@ -49,7 +49,8 @@ from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table
 from fx_bridge.storages.tensor_subclasses import is_wrapper
 from solver import PartitionError
-from solver.model.checks import did_you_mean, only_given
+from solver.model.checks import as_mapping, check_natural, did_you_mean, only_given
+from solver.model.text import shown
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
 """``fx.Node.op`` of the nodes that become operators."""
@@ -149,17 +150,18 @@ class CapturedGraph:
         Raises
         ------
         PartitionError
-            If a name is unknown, or its tensor is a quantised one.
+            If a name is unknown, its tensor is a quantised one, or a number is no natural one.
         """
         known: dict[str, torch.Tensor] = {}
         for own in (self.source or self.module, self.module):
             known |= dict(own.named_parameters(remove_duplicate=False))
             known |= dict(own.named_buffers(remove_duplicate=False))
-        for name in weight_bytes:
+        for name, size_bytes in as_mapping(weight_bytes, "weight_bytes").items():
+            check_natural(size_bytes, f"weight_bytes[{shown(name)}]")
             if name not in known or is_wrapper(known[name]):
                 hint = did_you_mean(name, known, "give names of parameters and buffers")
                 why = "quantised, and has its bytes" if name in known else f"no weight; {hint}"
-                raise PartitionError(f"weight_bytes has {name!r}, which is {why}")
+                raise PartitionError(f"weight_bytes has {shown(name)}, which is {why}")
         given = {**self.weight_bytes, **weight_bytes}
         # The same object keeps its cached properties.
         return self if given == self.weight_bytes else self._costed(weight_bytes=given)

@@ -68,6 +68,20 @@ def test_stages_and_profiles_hold_what_is_stored():
     assert held == 740
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([1], r"weight_bytes is \[1\]; write a mapping"),
+        ({"inner.weight": -1}, r"weight_bytes\['inner.weight'\] is -1; write a number that is"),
+        ({"inner.weight": 1.5}, r"weight_bytes\['inner.weight'\] is 1.5; write a whole number"),
+        ({3: 1}, "weight_bytes has 3, which is no weight"),
+    ],
+)
+def test_numbers_that_are_no_bytes_are_refused(given, why):
+    with pytest.raises(PartitionError, match=why):
+        capture(*tied()).with_weight_bytes(given)
+
+
 def test_bytes_of_no_weight_are_refused():
     with pytest.raises(
         PartitionError, match=r"'inner.weigth', which is no weight; did you mean in"
