@@ -79,10 +79,10 @@ class _Labels(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[_Labels]) -> _Labels:
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+        return cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def of(self, chosen: Indices | Bools) -> _Labels:
-        return _Labels(*(column[chosen] for column in self))
+        return _Labels._make(column[chosen] for column in self)
 
     def undominated(self) -> _Labels:
         """Return the labels that no comparable one equals or beats in both latencies."""
@@ -302,8 +302,16 @@ class LimitedChain:
             allowed &= sums[at] + before_ns[starts] <= most_ns[at]
         row, column = np.nonzero(allowed)
         same = np.ones(len(row), dtype=np.int64)
-        times = [found_ns[row, column] for found_ns in sums]
-        return _Labels(starts[row], pending[row], *times, kind * same, rest * same, numbers[column])
+        least_ns, limited_ns = (found_ns[row, column] for found_ns in sums)
+        return _Labels(
+            starts[row],
+            pending[row],
+            least_ns,
+            limited_ns,
+            kind * same,
+            rest * same,
+            numbers[column],
+        )
 
     def _plan(
         self, labels: Sequence[_Labels], latency_ns: int, target: int, number: int
