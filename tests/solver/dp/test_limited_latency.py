@@ -1,10 +1,12 @@
 """The least latency with a limit on another one, against all plans of chains."""
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
 
-from solver import Interconnect, Link
+from solver import Device, Interconnect, Link, Operator, PartitionProblem
 from solver.dp.limited_latency import LimitedChain
 from solver.dp.sweep import GaveUp
 from solver.evaluation.evaluate import evaluate
@@ -94,6 +96,43 @@ def test_it_equals_all_plans_listed(settings, memory_model, readers):
                 # Of a send to each reader one counts.
                 assert best is None or latency_ns <= best, seed
     assert limits_that_matter > 5 and loads_that_matter > 5
+
+
+def test_latencies_of_days_differ_by_a_nanosecond():
+    """Tests sums that are not exact as floats if they are multiplied by a place."""
+    draw = random.Random(1)
+    count, classes = 90, "abc"
+    devices = tuple(Device(name, device_class=name) for name in classes)
+
+    def chain():
+        times = [{name: 10**13 + draw.randrange(3) for name in classes} for _ in range(count)]
+        operators = [
+            Operator(f"u{at}", own, (f"u{at - 1}",) if at else ()) for at, own in enumerate(times)
+        ]
+        problem = PartitionProblem(operators, devices, objective="latency")
+        before = {
+            name: list(itertools.accumulate((own[name] for own in times), initial=0))
+            for name in classes
+        }
+        return problem, before
+
+    (least, own), (limited, other) = chain(), chain()
+    plans = {
+        tuple(
+            sum(
+                before[name][end] - before[name][start]
+                for name, start, end in zip(order, (0, one, two), (one, two, count), strict=True)
+            )
+            for before in (own, other)
+        )
+        for order in itertools.permutations(classes)
+        for one, two in itertools.combinations_with_replacement(range(count + 1), 2)
+    }
+    program = LimitedChain(least, limited, [least], ())
+    limits = sorted({limit for _, limit in plans})
+    for limit in limits:
+        best = min(one for one, two in plans if two <= limit)
+        assert program.least_latency(UNLIMITED, limit_ns=limit).latency_ns == best
 
 
 def test_what_it_does_not_do():
