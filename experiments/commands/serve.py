@@ -123,7 +123,7 @@ class ServeOptions:
             _SERVING,
             "MEMORY",
             "Of the host, such as 64GB or 64GB@cpu: what does not fit is streamed from it or runs "
-            "there. For request and token.",
+            "there. Pins name it host.",
         ),
     ] = None
     host_link: Annotated[
@@ -216,7 +216,7 @@ def serve(
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model, options.weights)
     request = _request(options)
-    check_host_options(options.host, options.host_link, _left_out(options, form, search, searched))
+    check_host_options(options.host, options.host_link, _without_host(options, form, searched))
     check_words_options(options.host, options.for_, options.words, devices.devices)
     objectives = _objectives(options, out, steps=steps)
     placement, costs, host = _placement(options), _costs(options, devices), None
@@ -325,25 +325,14 @@ def _request(options: ServeOptions) -> Request:
     return Request(*own, cache_type=options.cache_type)
 
 
-def _left_out(
-    options: ServeOptions, form: Form, search: SearchOptions, searched: Searched
-) -> str | None:
-    """Return the first given option that plans with a host do not support."""
-    given = {
-        "--out": form != "plan",
-        "--objective": options.objective not in ("request", "token"),
+def _without_host(options: ServeOptions, form: Form, searched: Searched) -> dict[str, bool]:
+    """Return the options that plans with a host do not take, and whether each is given."""
+    return {
+        "--out of a page": form == "page",
         "--first-token": options.first_token is not None,
-        "--whole-layers": options.whole_layers,
-        "--keep-whole": bool(options.keep_whole),
-        "--pin": bool(options.pin),
-        "--memory-model": options.memory_model == "inference",
-        # That search is single-threaded.
-        "--workers": (search.workers or 1) > 1,
-        "--solver": searched.solver != "auto",
-        "--without": bool(searched.without),
-        "--steps": searched.with_steps,
+        "--memory-model inference": options.memory_model == "inference",
+        f"--solver {searched.solver}": searched.solver != "auto",
     }
-    return next((name for name, is_given in given.items() if is_given), None)
 
 
 def _time_ns(text: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from experiments.commands.answers import diagnosis_json
-from experiments.commands.serve_host import hosted_json, hosted_lines, why_no_plan
+from experiments.commands.serve_host import hosted_modules, hosted_rows, why_no_plan
 from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say_written
@@ -160,31 +160,28 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     }
     if solved.plan is None or solved.evaluation is None:
         return {**answer, "reason": _why_no_plan(found)}
-    words = {} if engine is None else {"words": found.words(engine)}
-    common = {
+    metrics, plan = found.metrics, solved.plan
+    is_hosted = isinstance(found, HostedPlan)
+    if engine is not None:
+        answer |= {"words": found.words(engine)}
+    return {
+        **answer,
+        **({"modes": found.counts} if isinstance(found, HostedPlan) else {}),
+        "baseline": None if is_hosted else _number(found.baseline.objective),
         "batch": found.request.batch,
         "context": found.context,
         "experts_read": found.experts_read,
-        **words,
-    }
-    if isinstance(found, HostedPlan):
-        return {**answer, **common, **hosted_json(found)}
-    metrics = found.metrics
-    order = solved.plan.device_order
-    return {
-        **answer,
-        **common,
-        "baseline": _number(found.baseline.objective),
         "tokens": _number(found.most_tokens),
-        "request_ns": metrics.request_ns,
-        "first_token_ns": metrics.first_token_ns,
-        "token_ns": metrics.token_ns,
+        "request_ns": _number(metrics.request_ns),
+        "first_token_ns": _number(metrics.first_token_ns),
+        "token_ns": _number(metrics.token_ns),
         "groups": metrics.groups,
         "tokens_per_s": metrics.tokens_per_s,
-        "device_order": list(order),
+        "device_order": list(plan.device_order),
         "layers": found.layers,
         "memory_bytes": found.memory_bytes,
-        "assignment": dict(solved.plan.assignment),
+        "assignment": dict(plan.assignment),
+        "mode_of": dict(plan.mode_of),
     }
 
 
@@ -209,12 +206,11 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
     if solved.evaluation is None:
         why = _why_no_plan(found) or "no plan found"
         return [f"{found.objective}: {solved.status.value}; {why}"]
-    if isinstance(found, HostedPlan):
-        lines, beside = hosted_lines(found), []
-    else:
-        lines, beside = _device_lines(found), _baseline_lines(found)
+    is_hosted = isinstance(found, HostedPlan)
+    beside = [] if is_hosted else _baseline_lines(found)
     return [
-        *lines,
+        *(hosted_rows(found) if isinstance(found, HostedPlan) else _device_lines(found)),
+        *_metrics_lines(found),
         *experts_lines(found.experts_read),
         f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
         *beside,
@@ -224,8 +220,8 @@ def _lines(found: ServingPlan, engine: str | None) -> list[str]:
 
 
 def _device_lines(found: ServingPlan) -> list[str]:
-    """Return devices and times of a plan as lines of text."""
-    metrics, held, problem = found.metrics, found.memory_bytes, _problem(found)
+    """Return the devices of a plan as lines of text."""
+    held, problem = found.memory_bytes, _problem(found)
     modules = ModuleTree.of(problem).stages(found.plan, names_width())
     rows = [
         (
@@ -236,12 +232,14 @@ def _device_lines(found: ServingPlan) -> list[str]:
         )
         for device, layers in found.layers.items()
     ]
+    header = ("device", "usable", "memory", "layers")
+    return table_lines(header, rows, below=[[words] for words in modules])
+
+
+def _metrics_lines(found: ServingPlan) -> list[str]:
+    """Return tokens and times of a plan as lines of text."""
+    metrics = found.metrics
     return [
-        *table_lines(
-            ("device", "usable", "memory", "layers"),
-            rows,
-            below=[[words] for words in modules],
-        ),
         f"tokens that fit: {_number(found.most_tokens) or 'not known'}",
         f"first token: {format_ns(round(metrics.first_token_ns))}",
         f"each token after it: {format_ns(round(metrics.token_ns))}",
@@ -300,12 +298,17 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
 
 def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
     """Return a row for each objective, with the long values of its plan below."""
+    from fx_bridge.serving.hosted import HostedPlan
+
     below = []
     for found in plans:
         if found.solved.plan is None:
             below.append([found.solved.reason or "no plan found"])
             continue
-        details = ModuleTree.of(_problem(found)).stage_lines(found.plan)
+        if isinstance(found, HostedPlan):
+            details = hosted_modules(found)
+        else:
+            details = ModuleTree.of(_problem(found)).stage_lines(found.plan)
         details += () if engine is None else words_lines(found.words(engine))
         below.append(details)
     lines = table_lines(_COLUMNS, [*map(_row, plans)], text=["proof"], below=below)

@@ -39,7 +39,7 @@ class ScoredWords:
             "value": None if cost.value_ns is None else float(cost.value_ns),
             "violations": list(cost.violations),
             "gap": {"least": least, "most": most},
-            "modes": dict(given.plan.modes),
+            "mode_of": dict(given.plan.mode_of),
             "notes": list(given.notes),
         }
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.tables import table_lines
 from solver import Device, PartitionError
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST
 from solver.model.job import Host
-from solver.model.quantities import format_bytes, format_ns
+from solver.model.quantities import format_bytes
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
@@ -66,21 +66,18 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
     )
 
 
-def check_host_options(host: str | None, link: str | None, other: str | None) -> None:
-    """Refuse options that do not apply with a host, or without one."""
+def check_host_options(host: str | None, link: str | None, given: Mapping[str, bool]) -> None:
+    """Refuse options without a host that need one, and with a host those that have no meaning.
+
+    Parameters
+    ----------
+    given : mapping of str to bool
+        Options of plans without a host, and whether each is given.
+    """
     if host is None and link is not None:
         raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
-    if host is not None and other == "--objective":
-        raise PartitionError(
-            "with --host the time of a request or of a token is planned; write --objective request "
-            "or token, or leave --host out"
-        )
-    if host is not None and other == "--out":
-        raise PartitionError(
-            "pages and graphs show no host; write the plan itself, as --out plan.json"
-        )
-    if host is not None and other is not None:
-        raise PartitionError(f"with --host {other} has no meaning; leave it out")
+    for option in (name for name, is_given in given.items() if is_given and host is not None):
+        raise PartitionError(f"{option} is for plans without a host; leave it out, or --host")
 
 
 def check_words_options(
@@ -112,25 +109,9 @@ def check_words_options(
         check_words(words, [device.name for device in devices])
 
 
-def hosted_json(found: HostedPlan) -> dict[str, Any]:
-    """Return times, modes and units of a plan as plain data."""
-    plan, metrics = found.plan, found.metrics
-    return {
-        "first_token_ns": float(metrics.first_token_ns),
-        "token_ns": float(metrics.token_ns),
-        "request_ns": float(metrics.request_ns),
-        "tokens_per_s": metrics.tokens_per_s,
-        "modes": found.counts,
-        "units": {
-            name: {"device": plan.assignment[name], "mode": mode}
-            for name, mode in plan.modes.items()
-        },
-    }
-
-
-def hosted_lines(found: HostedPlan) -> list[str]:
-    """Return units, memory and times of a plan as lines of text."""
-    cost, metrics = found.evaluation, found.metrics
+def hosted_rows(found: HostedPlan) -> list[str]:
+    """Return devices, modes and memory of a plan as lines of text."""
+    cost = found.evaluation
     header = ("device", "usable", "for good", "for loads", *_MODE_WORDS.values())
     rows = [
         (
@@ -142,24 +123,24 @@ def hosted_lines(found: HostedPlan) -> list[str]:
         )
         for device in found.instance.devices
     ]
-    return [
-        *table_lines(header, rows, below=_modules(found)),
-        f"host: {format_bytes(cost.host_bytes)}",
-        f"first token: {format_ns(round(metrics.first_token_ns))}",
-        f"each token: {format_ns(round(metrics.token_ns))}, {metrics.tokens_per_s:.1f} in a second",
-        f"request: {format_ns(round(metrics.request_ns))}",
-    ]
+    host = f"host: {format_bytes(cost.host_bytes)}"
+    return [*table_lines(header, rows, below=_modules(found)), host]
+
+
+def hosted_modules(found: HostedPlan) -> list[str]:
+    """Return the units of all devices, one line per device and mode."""
+    by_device = zip(found.instance.devices, _modules(found), strict=True)
+    return [f"{device.name} {line}" for device, lines in by_device for line in lines]
 
 
 def _modules(found: HostedPlan) -> list[list[str]]:
     """Return the units of each device, one line per mode."""
-    plan = found.plan
-    tree = ModuleTree({unit: unit for unit in plan.modes})
+    placed = found.instance.units_of(found.plan)
+    tree = ModuleTree({unit: unit for unit in placed})
     labelled: dict[str, list[str]] = {device.name: [] for device in found.instance.devices}
     for device, lines in labelled.items():
         for mode, label in _MODE_WORDS.items():
-            is_own = {unit for unit, of in plan.assignment.items() if of == device}
-            own = [unit for unit, given in plan.modes.items() if given == mode and unit in is_own]
+            own = [unit for unit, place in placed.items() if place == (device, mode)]
             lines += [f"{label}: {tree.words(own, _MOST_NAMES)}"] * bool(own)
     return [*labelled.values()]
 

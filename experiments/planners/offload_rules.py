@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
-from fx_bridge.serving.halves import half_layers
+from fx_bridge.serving.halves import parts_of_units
 from fx_bridge.serving.hosted import HostedPlan
 from solver import PartitionError
 from solver.model.plan import MODES, Mode, PartitionPlan
@@ -103,7 +103,7 @@ def served_by_offload_rules(found: HostedPlan) -> list[OffloadAnswer]:
     phases = []
     for at, count in found.instance.rounds:
         tokens, captured = list(found.graphs.items())[at]
-        halves = half_layers(captured)
+        halves = parts_of_units(captured, found.asked.units)
         experts = frozenset(unit for unit, half in halves.items() if half.has_experts)
         blocks = [half.layer for half in halves.values()]
         rows = found.request.batch * tokens
@@ -151,7 +151,7 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
         if found.value_ns is None:
             return OffloadAnswer(rule.name, reason=found.violations[0])
         value += count * found.value_ns
-        have = Counter(made.plan.modes.values())
+        have = Counter(mode for _, mode in made.instance.units_of(made.plan).values())
         modes = {mode: have[mode] for mode in MODES}
     return OffloadAnswer(rule.name, value, modes)
 
@@ -224,7 +224,8 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
         raise PartitionError("the model has no experts")
     for count in range(len(experts) if every else 0, len(experts) + 1):
         made = _by_llama_cpp(chain, passed=frozenset(experts[:count]))
-        if sum(mode != "resident" for mode in made.plan.modes.values()) == count:
+        placed = made.instance.units_of(made.plan).values()
+        if sum(mode != "resident" for _, mode in placed) == count:
             break
     return made
 

@@ -16,11 +16,11 @@ from fx_bridge.files.stored_types import cache_type
 from fx_bridge.interop.engines import placement_for
 from fx_bridge.options import Costs, Placement
 from fx_bridge.placement.slots import padding_bytes
-from fx_bridge.serving.halves import half_layers
+from fx_bridge.serving.halves import half_layers, joined
 from fx_bridge.serving.phases import capture_phases, check_prompt
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
-from fx_bridge.split.pins import with_hand_made
+from fx_bridge.split.pins import places_of_pins, with_hand_made
 from solver import (
     ColocationGroup,
     Device,
@@ -102,13 +102,18 @@ class ServingGraphs:
         request, own, host = self._request, self.phases(self._request.context), self._host
         units: dict[str, tuple[str, ...]] = {}
         padding: dict[str, int] = {}
-        for captured in self.graphs.values() if host else ():
+        pins: dict[str, frozenset[str]] = {}
+        graphs = self.graphs.values() if host else ()
+        for captured, problem in zip(graphs, own.values(), strict=host is not None):
             known = {name for names in units.values() for name in names}
             for unit, half in half_layers(captured).items():
                 added = tuple(name for name in half.operators if name not in known)
                 units[unit] = units.get(unit, ()) + added
             for key, weight in captured.storage_table.weights.items():
                 padding[key] = padding_bytes(weight)
+            pins |= places_of_pins(problem, captured, self._placement.pins)
+        for problem in own.values() if host else ():
+            units = joined(units, [group.operators for group in problem.colocation])
         grows = grows and self._costs.memory_model != "weights"
         keys = {key for problem in own.values() for key in problem.weights}
         return Job(
@@ -124,6 +129,7 @@ class ServingGraphs:
             host=host,
             units=units,
             padding_bytes=padding,
+            pins={name: tuple(places) for name, places in pins.items()},
         )
 
     @property
@@ -157,7 +163,8 @@ class ServingGraphs:
         return with_hand_made(
             problem.replace(colocation=(*problem.colocation, *together)),
             captured,
-            pins=placement.pins,
+            # With a host, pins hold for units, and may name the host.
+            pins=placement.pins if self._host is None else {},
             cut_after=placement.cut_after,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,43 @@ def half_layers(captured: CapturedGraph) -> dict[str, HalfLayer]:
         )
         for unit, names in found.items()
     }
+
+
+def joined(
+    units: Mapping[str, tuple[str, ...]], groups: Sequence[Collection[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Return units of which each group of operators has one, with all that runs between them."""
+    names = list(units)
+    unit_of = {name: at for at, unit in enumerate(names) for name in units[unit]}
+    last = list(range(len(names)))
+    for group in groups:
+        touched = [unit_of[name] for name in group if name in unit_of]
+        if touched:
+            last[min(touched)] = max(last[min(touched)], *touched)
+    found: dict[str, tuple[str, ...]] = {}
+    end, unit = -1, ""
+    for at, name in enumerate(names):
+        unit = name if at > end else unit
+        end = max(end, last[at])
+        found[unit] = found.get(unit, ()) + units[name]
+    return found
+
+
+def parts_of_units(
+    captured: CapturedGraph, units: Mapping[str, Sequence[str]]
+) -> dict[str, HalfLayer]:
+    """Return the operators of a graph by unit, each of which has one or more half layers."""
+    halves = [*half_layers(captured).values()]
+    found: dict[str, HalfLayer] = {}
+    for unit, names in units.items():
+        own = [half for half in halves if half.operators[0] in names]
+        layers = {half.layer for half in own}
+        found[unit] = HalfLayer(
+            tuple(name for half in own for name in half.operators),
+            layers.pop() if len(layers) == 1 else None,
+            any(half.has_experts for half in own),
+        )
+    return found
 
 
 def _is_of_experts(key: str) -> bool:

@@ -27,11 +27,11 @@ def stages_of(instance: OffloadInstance, plan: PartitionPlan) -> list[HostStage]
     A stage begins where the device or the mode changes, and at every streamed unit. The stages of
     a chunk follow the order of the devices, with the host last.
     """
-    rank = instance.device_index
+    rank, placed = instance.device_index, instance.units_of(plan)
     found: list[HostStage] = []
     for unit in instance.units:
-        mode = plan.modes[unit.name]
-        device = STAGING_HOST if mode == "host" else plan.assignment[unit.name]
+        device, mode = placed[unit.name]
+        device = STAGING_HOST if mode == "host" else device
         last = found[-1] if found else None
         if last and (last.device, last.mode) == (device, mode) and mode != "streamed":
             found[-1] = replace(last, units=(*last.units, unit.name))

@@ -134,7 +134,7 @@ class HostWordsModel:
         graphs : mapping of int to CapturedGraph
             Graphs by the number of tokens per call.
         instance : OffloadInstance
-            Its units are the :func:`fx_bridge.serving.halves.half_layers` of the graphs.
+            Its units are half layers of the graphs, or several of one layer.
         batch : int
             Sequences of a call.
         engine : str
@@ -146,7 +146,7 @@ class HostWordsModel:
             If the engine has no such arguments, or the model is not one list of layers.
         """
         from fx_bridge.interop.layered_model import LayeredModel
-        from fx_bridge.serving.halves import half_layers
+        from fx_bridge.serving.halves import parts_of_units
 
         if engine not in HOST_ENGINES:
             hint = did_you_mean(engine, HOST_ENGINES, f"write {HOST_ENGINES[0]}")
@@ -155,7 +155,8 @@ class HostWordsModel:
         names = LayeredModel(captured, engine).names
         members: dict[str, list[int]] = {}
         experts = set()
-        for at, (name, half) in enumerate(half_layers(captured).items()):
+        own_units = {unit.name: unit.operators for unit in instance.units}
+        for at, (name, half) in enumerate(parts_of_units(captured, own_units).items()):
             # The operators before the layers and those after them are groups of their own.
             members.setdefault(half.layer or name, []).append(at)
             experts |= {at} if half.has_experts else set()
@@ -179,8 +180,9 @@ class HostWordsModel:
             If the engine cannot run the plan. One line names a misplaced unit and the nearest plan.
         """
         nearest = self._nearest(plan)
+        places = [self._instance.units_of(each) for each in (plan, nearest)]
         for unit in self._instance.units:
-            given, other = (self._where(p, unit.name) for p in (plan, nearest))
+            given, other = (_where(*placed[unit.name]) for placed in places)
             if given != other:
                 words = self._arguments(nearest)
                 raise PartitionError(
@@ -246,26 +248,24 @@ class HostWordsModel:
         """
         places: list[str | None] = []
         apart = set()
+        placed = self._instance.units_of(plan)
         for at, group in enumerate(self._groups):
             names = [self._instance.units[unit].name for unit in group.units]
-            is_whole = all(plan.modes[name] == "host" for name in names)
+            is_whole = all(placed[name][1] == "host" for name in names)
             if at == 0 or (is_whole and places[-1] is None):
                 places.append(None)
                 continue
-            places.append(plan.assignment[names[0]])
-            if group.last_apart and plan.modes[names[-1]] != "resident":
+            places.append(placed[names[0]][0])
+            if group.last_apart and placed[names[-1]][1] != "resident":
                 apart.add(at)
         return self.plan_of(places, apart)
 
-    def _where(self, plan: PartitionPlan, unit: str) -> str:
-        mode = plan.modes[unit]
-        return "on the host" if mode == "host" else f"{mode} on {plan.assignment[unit]}"
-
     def _arguments(self, plan: PartitionPlan) -> Words:
         """Return the arguments of a plan that the engine can run."""
-        units = self._instance.units
+        units, placed = self._instance.units, self._instance.units_of(plan)
         last = [units[group.units[-1]].name for group in self._groups]
-        places = [self._place(plan, units[group.units[0]].name) for group in self._groups]
+        firsts = [placed[units[group.units[0]].name] for group in self._groups]
+        places = [None if mode == "host" else device for device, mode in firsts]
         inside = places[1:-1]
         order = [device.name for device in self._instance.devices]
         stages = [StageLayers(_HOST, inside.count(None), True, places[-1] is None)]
@@ -277,16 +277,13 @@ class HostWordsModel:
         on_host = {
             at
             for at, (device, name) in enumerate(zip(inside, last[1:-1], strict=True))
-            if device is not None and plan.modes[name] == "host"
+            if device is not None and placed[name][1] == "host"
         }
         words = write_experts(self._names, stages, on_host, self._feeds)
         assert isinstance(words, list)
         is_used = stages[0].count or on_host
         multiplies = is_used and self._rows >= OP_OFFLOAD_TOKENS and not self._copies
         return [*words, NO_OP_OFFLOAD] if multiplies else words
-
-    def _place(self, plan: PartitionPlan, unit: str) -> str | None:
-        return None if plan.modes[unit] == "host" else plan.assignment[unit]
 
     # -- costs ---------------------------------------------------------------------------------
 
@@ -303,3 +300,7 @@ def _feed(group: UnitGroup, experts: Collection[int]) -> Feed:
     if not group.last_apart:
         return "none"
     return "experts" if group.units[-1] in experts else "dense"
+
+
+def _where(device: str, mode: Mode) -> str:
+    return "on the host" if mode == "host" else f"{mode} on {device}"

@@ -17,7 +17,6 @@ from fx_bridge.serving.host_words import HostWordsModel
 from fx_bridge.serving.phases import forgotten_states
 from fx_bridge.serving.placed import PlacedStep
 from fx_bridge.serving.plan import ServingPlan
-from fx_bridge.serving.whole_model import plan_of_model
 from fx_bridge.split.by_plan import split_by_plan
 from solver import Diagnosis, PartitionPlan, SolveLimits
 from solver.model.checks import only_given
@@ -102,39 +101,27 @@ class HostedPlan(ServingPlan):
         """
         return self.host_words(engine).words(self.plan)
 
-    def plan_of_model(self, captured: CapturedGraph) -> PartitionPlan:
-        """Return the plan of the model itself, captured without caches.
-
-        The host is one of its devices, and each streamed unit is a stage of its own.
-
-        Raises
-        ------
-        PartitionError
-            If there is no plan.
-        """
-        return plan_of_model(captured, self.graphs[1], self._plan_of(self.graphs[1]))
-
-    def _plan_of(self, captured: CapturedGraph) -> PartitionPlan:
-        """Return the plan of the operators of a graph."""
+    def plan_of(self, captured: CapturedGraph) -> PartitionPlan:
+        """Return the plan of one of the graphs; each streamed unit is a stage of its own."""
         return plan_of_stages(captured, self.asked.units, stages_of(self.instance, self.plan))
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Number of units per mode, by device."""
-        plan = self.plan
         found = {device.name: dict.fromkeys(MODES, 0) for device in self.instance.devices}
-        for name, mode in plan.modes.items():
-            found[plan.assignment[name]][mode] += 1
+        for device, mode in self.instance.units_of(self.plan).values():
+            found[device][mode] += 1
         return {device: {str(mode): n for mode, n in of.items()} for device, of in found.items()}
 
     @property
     def slots(self) -> int:
         """Number of streamed units that fit into the buffer of every device; at least 1."""
-        plan, buffers = self.plan, self.evaluation.buffer_bytes
+        placed, buffers = self.instance.units_of(self.plan), self.evaluation.buffer_bytes
         sizes: dict[str, list[int]] = {}
         for unit in self.instance.units:
-            if plan.modes[unit.name] == "streamed":
-                sizes.setdefault(plan.assignment[unit.name], []).append(unit.loaded_bytes)
+            device, mode = placed[unit.name]
+            if mode == "streamed":
+                sizes.setdefault(device, []).append(unit.loaded_bytes)
         fitting = [
             len(own) if (buffer := buffers[device]) is None else buffer // max(own)
             for device, own in sizes.items()
@@ -169,7 +156,7 @@ class HostedPlan(ServingPlan):
         stages = stages_of(self.instance, self.plan)
         splits, streamed = [], set()
         for captured in self.graphs.values():
-            split = split_by_plan(captured, self._plan_of(captured))
+            split = split_by_plan(captured, self.plan_of(captured))
             splits.append(split)
             names = list(checked_stages(split))
             streamed |= {names[at] for at, stage in enumerate(stages) if stage.mode == "streamed"}

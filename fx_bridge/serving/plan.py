@@ -159,10 +159,11 @@ class ServingPlan:
     def layers(self) -> dict[str, list[str]]:
         """Layers with operators on each used device, in device order."""
         captured = next(iter(self.graphs.values()))
-        on: dict[str, list[str]] = {device: [] for device in self.plan.device_order}
-        operators = module_operators(captured)
+        plan, operators = self.plan_of(captured), module_operators(captured)
+        on: dict[str, list[str]] = {name: [] for name in self.plan.device_order}
+        on |= {name: [] for name in plan.device_order}
         for path in repeated_modules(captured):
-            for device in dict.fromkeys(self.plan.assignment[name] for name in operators[path]):
+            for device in dict.fromkeys(plan.assignment[name] for name in operators[path]):
                 on[device].append(path)
         return on
 
@@ -188,7 +189,12 @@ class ServingPlan:
         PartitionError
             If there is no plan.
         """
-        return plan_of_model(captured, next(iter(self.graphs.values())), self.plan)
+        step = next(iter(self.graphs.values()))
+        return plan_of_model(captured, step, self.plan_of(step))
+
+    def plan_of(self, captured: CapturedGraph) -> PartitionPlan:
+        """Return the plan of one of the graphs, as it is split; a host is one of its devices."""
+        return part_of(captured, self.plan)
 
     def check_context(self) -> None:
         """Raise PartitionError unless the step has the context of the plan."""

@@ -61,8 +61,8 @@ class ServingPlanner:
         load weights.
     host : Host, optional
         Where weights are that do not fit the devices, which are then in pipeline order. Halves of
-        layers are resident, streamed, or run on the host, so that nothing else stays whole or is
-        pinned; the engine may be ``"llama.cpp"``.
+        layers, or what `whole_layers` and `placement` keep whole, are resident, streamed, or run on
+        the host, which pins may name ``"host"``; the engine may be ``"llama.cpp"``.
     weight_bytes : mapping of str to int, optional
         Bytes of weights as they will be stored, by name
         (:meth:`fx_bridge.CapturedGraph.with_weight_bytes`).
@@ -86,10 +86,9 @@ class ServingPlanner:
         host: Host | None = None,
         weight_bytes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        if host is not None and (whole_layers or placement != DEFAULT_PLACEMENT):
+        if host is not None and placement.cut_after:
             raise PartitionError(
-                "with a host, halves of layers are what stays together; leave whole_layers and "
-                "placement out, or host"
+                "cut_after ends stages of plans without a host; leave it out, or host"
             )
         self._request = Request() if request is None else request
         self._engine = engine if host is not None else None

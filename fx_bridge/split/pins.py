@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from fx_bridge.capture.modules import module_operators
-from solver import PartitionError, PartitionProblem
+from solver import STAGING_HOST, PartitionError, PartitionProblem
 from solver.model.text import shown
 
 if TYPE_CHECKING:
@@ -86,25 +86,55 @@ def with_hand_made(
                     )
                 operators[index] = replace(op, stage=pin)
                 continue
-            allowed = frozenset([pin] if isinstance(pin, str) else pin)
-            unknown = sorted(allowed - problem.device_of.keys())
-            if unknown or not allowed:
-                wrong = f"there is no device {unknown[0]!r}" if unknown else "it names no device"
-                raise PartitionError(
-                    f"pin {name!r}: {wrong}; the devices are {', '.join(problem.device_of)}, and "
-                    "stages are numbers"
-                )
-            if op.allowed_devices is not None:
-                if not allowed & op.allowed_devices:
-                    raise PartitionError(
-                        f"pin {name!r}: operator {op.name!r} is pinned to "
-                        f"{', '.join(sorted(op.allowed_devices))} by another pin, and to "
-                        f"{', '.join(sorted(allowed))} by this; pin it once"
-                    )
-                allowed &= op.allowed_devices
+            allowed = _allowed(name, pin, op.name, [*problem.device_of], op.allowed_devices)
             operators[index] = replace(op, allowed_devices=allowed)
     cuts = [names.last_of(name) for name in cut_after]
     return problem.replace(operators=tuple(operators), cuts=(*problem.cuts, *cuts))
+
+
+def places_of_pins(
+    problem: PartitionProblem, captured: CapturedGraph, pins: Mapping[str, Pin]
+) -> dict[str, frozenset[str]]:
+    """Return the devices of pinned operators, among which the host counts, by name.
+
+    The errors are those of :func:`with_hand_made`; numbers of stages are refused.
+    """
+    names = _Names(problem, captured)
+    found: dict[str, frozenset[str]] = {}
+    places = [*problem.device_of, STAGING_HOST]
+    for name, pin in pins.items():
+        if isinstance(pin, int):
+            raise PartitionError(
+                f"pin {name!r}: stages have no numbers in plans with a host; write one of "
+                f"{', '.join(places)} in place of {pin}"
+            )
+        for index in names.resolve(name, "pin"):
+            own = problem.operators[index].name
+            found[own] = _allowed(name, pin, own, places, found.get(own))
+    return found
+
+
+def _allowed(
+    name: str,
+    pin: str | Sequence[str],
+    operator: str,
+    places: Sequence[str],
+    earlier: frozenset[str] | None,
+) -> frozenset[str]:
+    """Return the places that a pin and those before it leave to an operator."""
+    allowed = frozenset([pin] if isinstance(pin, str) else pin)
+    unknown = sorted(allowed.difference(places))
+    if unknown or not allowed:
+        wrong = f"there is no device {unknown[0]!r}" if unknown else "it names no device"
+        raise PartitionError(
+            f"pin {name!r}: {wrong}; the devices are {', '.join(places)}, and stages are numbers"
+        )
+    if earlier is not None and not allowed & earlier:
+        raise PartitionError(
+            f"pin {name!r}: operator {operator!r} is pinned to {', '.join(sorted(earlier))} by "
+            f"another pin, and to {', '.join(sorted(allowed))} by this; pin it once"
+        )
+    return allowed if earlier is None else allowed & earlier
 
 
 class _Names:

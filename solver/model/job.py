@@ -122,10 +122,13 @@ class Job:
         Where weights may be that do not fit.
     units : mapping of str to sequence of str
         With a host: groups of operators, in the order in which they run. The operators of a unit
-        share a device and a mode, and a plan names units in their place.
+        share a device and a mode.
     padding_bytes : mapping of str to int
         With a host: bytes that a weight takes besides its own where it is loaded, by its key; 0 if
         left out.
+    pins : mapping of str to sequence of str
+        With a host: places where an operator may run, by its name. They are names of devices and
+        :data:`solver.model.devices.STAGING_HOST`, and hold for the whole unit.
 
     Raises
     ------
@@ -154,17 +157,18 @@ class Job:
     host: Host | None = None
     units: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     padding_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     __repr__ = only_given
 
     def __post_init__(self) -> None:
-        units = {
-            name: several(members, f"unit {name!r}")
-            for name, members in as_mapping(self.units, "units").items()
-        }
-        object.__setattr__(self, "units", units)
+        for name, what in (("units", "unit"), ("pins", "pin")):
+            given = as_mapping(getattr(self, name), name).items()
+            object.__setattr__(
+                self, name, {key: several(own, f"{what} {key!r}") for key, own in given}
+            )
         for name in (
             *("phases", "prompt_runs", "cache_bytes_per_token", "cache_limits", "others"),
-            *("units", "padding_bytes"),
+            *("units", "padding_bytes", "pins"),
         ):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         check_positive(self.batch, "batch")

@@ -30,7 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
@@ -64,7 +64,8 @@ def classes_of(instance: OffloadInstance) -> tuple[UnitClass, ...]:
     found: dict[Any, list[int]] = {}
     for index, unit in enumerate(instance.units):
         times = tuple((unit.run_ns[phase], unit.host_ns[phase]) for phase, _ in instance.rounds)
-        key = (unit.weight_bytes, unit.padding_bytes, unit.cache_bytes, unit.modes, times)
+        sizes = unit.weight_bytes, unit.padding_bytes, unit.cache_bytes
+        key = (sizes, unit.modes, unit.devices, times)
         found.setdefault(key, []).append(index)
     return tuple(UnitClass(instance.units[m[0]], tuple(m)) for m in found.values())
 
@@ -152,6 +153,8 @@ class CountModel:
             most = len(kind.members)
             for device in every:
                 for mode in kind.unit.modes:
+                    if mode != "host" and not kind.unit.may_be_on(device):
+                        continue
                     self._count[number, device, mode] = self._model.new_int_var(0, most, "")
             self._model.add(sum(self._counts(number, device) for device in every) == most)
 
@@ -241,9 +244,12 @@ class CountModel:
         If the host runs anything besides, it comes first or last, or between two devices.
         """
         hop_ns = self._instance.host_hop_ns[phase]
-        border_ns = min(self._instance.stage_hop_ns[phase], 2 * hop_ns)
-        extra_ns = hop_ns if len(self._every) == 1 else min(hop_ns, 2 * hop_ns - border_ns)
-        if not border_ns and not extra_ns:
+        border_ns = {
+            (one, other): min(self._instance.stage_hop_ns[phase][one][other], 2 * hop_ns)
+            for one, other in combinations(self._every, 2)
+        }
+        extra_ns = min([hop_ns, *(2 * hop_ns - border for border in border_ns.values())])
+        if not any(border_ns.values()) and not extra_ns:
             return 0
         used = [self._is_any(device, "resident", "streamed") for device in self._every]
         hosts = [self._is_any(device, "host") for device in self._every]
@@ -252,7 +258,14 @@ class CountModel:
         for device in self._every:
             self._model.add_implication(used[device], is_used)
             self._model.add_implication(hosts[device], is_host)
-        return border_ns * (sum(used) - is_used) + extra_ns * (is_used + is_host - 1)
+        hops = extra_ns * (is_used + is_host - 1)
+        if len({*border_ns.values()}) < 2:
+            return hops + min(border_ns.values(), default=0) * (sum(used) - is_used)
+        for (one, other), border in border_ns.items():
+            hop = self._model.new_bool_var("")
+            self._model.add(hop >= used[one] + used[other] - 1 - sum(used[one + 1 : other]))
+            hops += border * hop
+        return hops
 
     def _is_any(self, device: int, *modes: Mode) -> Any:
         """Return a Boolean that is true if any unit has one of these modes on a device."""

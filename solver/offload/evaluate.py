@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-from solver.model.checks import check_choice, did_you_mean, only_given
-from solver.model.errors import PartitionError
+from solver.model.checks import check_choice, only_given
 from solver.model.job import ServingObjective, grown_bytes
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.quantities import exact_bytes
@@ -74,7 +73,7 @@ class OffloadEvaluation:
 def evaluate_offload(
     instance: OffloadInstance, plan: PartitionPlan, *, prefetch: Prefetch = "buffer"
 ) -> OffloadEvaluation:
-    """Cost a plan of units and check it.
+    """Cost a plan and check it.
 
     The time that counts is the sum over phases of their counts times their forwards, each as if
     forwards of its kind alone came one after the other.
@@ -89,14 +88,17 @@ def evaluate_offload(
     Raises
     ------
     PartitionError
-        If the plan names other units or devices than the instance, or `prefetch` is unknown.
+        If the plan names other operators or devices than the instance, or divides a unit, or
+        `prefetch` is unknown.
     """
     check_choice(prefetch, PREFETCHES, "prefetch")
-    devices, modes = _indices(instance, plan)
+    placed = instance.units_of(plan)
+    devices = tuple(instance.device_index[placed[unit.name][0]] for unit in instance.units)
+    modes = tuple(placed[unit.name][1] for unit in instance.units)
     held, largest, host_bytes = memory_of(instance, devices, modes, prefetch)
     violations = [
         *_order_violations(instance, devices),
-        *_mode_violations(instance, modes),
+        *_mode_violations(instance, devices, modes),
         *_memory_violations(instance, held, largest, host_bytes),
     ]
     rooms = rooms_of(instance, held)
@@ -129,23 +131,6 @@ def evaluate_offload(
 def _counted_ns(instance: OffloadInstance, times_ns: Mapping[str, Fraction]) -> Fraction:
     counted = zip(instance.counts, times_ns.values(), strict=True)
     return sum((count * time_ns for count, time_ns in counted), Fraction())
-
-
-def _indices(
-    instance: OffloadInstance, plan: PartitionPlan
-) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
-    names = [unit.name for unit in instance.units]
-    for name in (name for name in names if name not in plan.assignment):
-        raise PartitionError(f"the plan has no device for unit {name!r}; write one")
-    for name in (name for name in plan.assignment if name not in names):
-        hint = did_you_mean(name, names, "name units of the problem alone")
-        raise PartitionError(f"the plan names {name!r}, which is no unit; {hint}")
-    for name, device in plan.assignment.items():
-        if device not in instance.device_index:
-            hint = did_you_mean(device, instance.device_index, "name devices of the problem")
-            raise PartitionError(f"unit {name!r} is on {device!r}, which is no device; {hint}")
-    devices = tuple(instance.device_index[plan.assignment[unit.name]] for unit in instance.units)
-    return devices, tuple(plan.modes[unit.name] for unit in instance.units)
 
 
 def memory_of(
@@ -237,13 +222,23 @@ def _order_violations(instance: OffloadInstance, devices: Sequence[int]) -> list
     ]
 
 
-def _mode_violations(instance: OffloadInstance, modes: Sequence[Mode]) -> list[str]:
-    reasons = {"streamed": "it has no weights, or writes them", "host": "it has no time there"}
-    return [
-        f"unit {unit.name!r} cannot be {mode}: {reasons[mode]}"
-        for unit, mode in zip(instance.units, modes, strict=True)
-        if mode not in unit.modes
-    ]
+def _mode_violations(
+    instance: OffloadInstance, devices: Sequence[int], modes: Sequence[Mode]
+) -> list[str]:
+    reasons = {
+        "resident": "it is pinned to the host",
+        "streamed": "it has no weights, or writes them",
+        "host": "it has no time there, or is pinned to devices",
+    }
+    found = []
+    for unit, device, mode in zip(instance.units, devices, modes, strict=True):
+        if mode not in unit.modes:
+            found.append(f"unit {unit.name!r} cannot be {mode}: {reasons[mode]}")
+        elif mode != "host" and not unit.may_be_on(device):
+            own = ", ".join(instance.devices[at].name for at in unit.devices or ())
+            place = instance.devices[device].name
+            found.append(f"unit {unit.name!r} is on {place!r}, and is pinned to {own}")
+    return found
 
 
 def _memory_violations(
@@ -316,7 +311,7 @@ def _steps(
     for unit, device, mode in zip(instance.units, devices, modes, strict=True):
         here = -1 if mode == "host" else device
         if place is not None and here != place:
-            hop_ns = host_hop_ns if -1 in (here, place) else stage_hop_ns
+            hop_ns = host_hop_ns if -1 in (here, place) else stage_hop_ns[place][here]
             waited_ns += hop_ns
             work_ns += hop_ns
         place = here

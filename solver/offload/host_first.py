@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
@@ -201,6 +201,13 @@ class _HostFirstModel:
             self._model.add(before <= after)
         for rank in ranks[:least_first]:
             self._model.add(rank == 0)
+        for group, on, own in zip(self._groups, self._on, self._own, strict=True):
+            *before, last = (self._instance.units[unit] for unit in group.units)
+            for device in self._devices:
+                if not all(unit.may_be_on(device) for unit in before):
+                    self._model.add(on[device] == 0)
+                if not last.may_be_on(device):
+                    self._model.add(own[device] == 0)
 
     def _add_memory(self) -> None:
         units = self._instance.units
@@ -237,7 +244,7 @@ class _HostFirstModel:
 
     def _times(self) -> list[Any]:
         """Return the parts of the objective."""
-        crossings = [self._crossing(at) for at in range(len(self._groups) - 1)]
+        crossings = [self._crossings(at) for at in range(len(self._groups) - 1)]
         found: list[Any] = []
         apart = [self._apart(at) for at in range(len(self._groups))]
         for phase, count in self._instance.rounds:
@@ -245,15 +252,21 @@ class _HostFirstModel:
             hop_ns = count * self._instance.host_hop_ns[phase]
             found.append(hop_ns * (self._first[0] - self._first[-1]))
             found.append(hop_ns * (2 * sum(apart) - apart[-1]))
-            found.append(count * self._instance.stage_hop_ns[phase] * sum(crossings))
+            hops = self._instance.stage_hop_ns[phase]
+            found += [
+                count * hops[one][other] * crosses
+                for behind in crossings
+                for (one, other), crosses in behind.items()
+            ]
         return found
 
-    def _crossing(self, at: int) -> Any:
-        """Return whether data goes from a device to another behind a group."""
-        crosses = self._bool()
-        for here, there in zip(self._on[at], self._on[at + 1], strict=True):
-            self._model.add(crosses >= here - there - self._apart(at))
-        return crosses
+    def _crossings(self, at: int) -> dict[tuple[int, int], Any]:
+        """Return whether data goes from a device to a later one behind a group, by both."""
+        found = {pair: self._bool() for pair in combinations(self._devices, 2)}
+        for (one, other), crosses in found.items():
+            both = self._on[at][one] + self._on[at + 1][other]
+            self._model.add(crosses >= both - 1 - self._apart(at))
+        return found
 
     def _runs(self, phase: int) -> list[Any]:
         """Return the times of the units of a forward, each where it runs."""

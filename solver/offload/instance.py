@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -39,6 +38,10 @@ class Unit:
         Time of a forward on the host, by phase; 0 if the unit cannot run there.
     growths : tuple of (int, int or None)
         Of each cache that grows with the context: bytes of a position, and the most positions.
+    operators : tuple of str
+        Their names; the name of the unit alone if left out.
+    devices : tuple of int or None
+        Positions of the devices where it may run or be streamed to; None for all.
     """
 
     name: str
@@ -49,6 +52,15 @@ class Unit:
     run_ns: tuple[tuple[int, ...], ...]
     host_ns: tuple[int, ...]
     growths: tuple[tuple[int, int | None], ...] = ()
+    operators: tuple[str, ...] = ()
+    devices: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operators", self.operators or (self.name,))
+
+    def may_be_on(self, device: int) -> bool:
+        """Return whether the unit may be resident on a device, or streamed to it."""
+        return self.devices is None or device in self.devices
 
     @property
     def held_bytes(self) -> int:
@@ -62,8 +74,8 @@ class Unit:
 
     def least_ns(self, phase: int) -> int:
         """Return the least time of a forward, wherever the unit runs."""
-        on_host = (self.host_ns[phase],) if "host" in self.modes else ()
-        return min(*self.run_ns[phase], *on_host) if on_host else min(self.run_ns[phase])
+        times = [ns for at, ns in enumerate(self.run_ns[phase]) if self.may_be_on(at)]
+        return min(times + [self.host_ns[phase]] * ("host" in self.modes))
 
 
 @dataclass(frozen=True)
@@ -80,8 +92,10 @@ class OffloadInstance:
         Their names.
     counts : tuple of int
         Forwards of each phase in the objective.
-    stage_hop_ns, host_hop_ns : tuple of int
-        By phase, time of activations from a device to another, and between a device and the host.
+    stage_hop_ns : tuple of tuple of tuple of int
+        Time of activations from a device to another, by phase and their positions.
+    host_hop_ns : tuple of int
+        Time of activations between a device and the host, by phase.
     objective : {"request", "token", "throughput", "context"}
         See :class:`solver.model.job.Job`.
     batch, context : int
@@ -94,7 +108,7 @@ class OffloadInstance:
     host_bytes: int | None
     phases: tuple[str, ...]
     counts: tuple[int, ...]
-    stage_hop_ns: tuple[int, ...]
+    stage_hop_ns: tuple[tuple[tuple[int, ...], ...], ...]
     host_hop_ns: tuple[int, ...]
     objective: ServingObjective = "token"
     batch: int = 1
@@ -119,7 +133,8 @@ class OffloadInstance:
         _check_links(problems[0])
         links = tuple(interconnect.link(STAGING_HOST, device.name) for device in devices)
         back = tuple(interconnect.link(device.name, STAGING_HOST) for device in devices)
-        between = interconnect.link(*(d.name for d in devices[:2])) if devices[1:] else None
+        names = [device.name for device in devices]
+        between = [[interconnect.link(a, b) if a != b else Link() for b in names] for a in names]
         sent = [_crossing_bytes(problem, job.units) for problem in problems]
         runs = job.objective_runs
         made = cls(
@@ -129,7 +144,10 @@ class OffloadInstance:
             host.memory_bytes,
             tuple(job.phases),
             tuple(runs.get(name, 0) for name in job.phases),
-            tuple((between or interconnect.default).transfer_ns(size) for size in sent),
+            tuple(
+                tuple(tuple(link.transfer_ns(size) for link in row) for row in between)
+                for size in sent
+            ),
             tuple(max(link.transfer_ns(size) for link in (*links, *back)) for size in sent),
             job.objective,
             job.batch,
@@ -193,7 +211,8 @@ class OffloadInstance:
 
     def most_ns(self, phase: int) -> int:
         """Return a time that no round exceeds: all in the slowest way, one after the other."""
-        total = len(self.units) * max(self.stage_hop_ns[phase], self.host_hop_ns[phase])
+        hops = map(max, self.stage_hop_ns[phase])
+        total = len(self.units) * max(*hops, self.host_hop_ns[phase])
         for unit in self.units:
             loads = (link.transfer_ns(unit.weight_bytes) for link in self.links)
             slowest = map(sum, zip(loads, unit.run_ns[phase], strict=True))
@@ -202,25 +221,65 @@ class OffloadInstance:
 
     def on(self, order: Sequence[int]) -> OffloadInstance:
         """Return the instance on some of the devices, by position, in this order."""
-        units = tuple(
-            replace(unit, run_ns=tuple(tuple(own[at] for at in order) for own in unit.run_ns))
-            for unit in self.units
-        )
+
+        def turned(unit: Unit) -> Unit:
+            run_ns = tuple(tuple(own[at] for at in order) for own in unit.run_ns)
+            own = unit.devices and tuple(new for new, at in enumerate(order) if at in unit.devices)
+            return replace(unit, run_ns=run_ns, devices=own)
+
         return replace(
             self,
-            units=units,
+            units=tuple(map(turned, self.units)),
             devices=tuple(self.devices[at] for at in order),
             links=tuple(self.links[at] for at in order),
+            stage_hop_ns=tuple(
+                tuple(tuple(hops[one][other] for other in order) for one in order)
+                for hops in self.stage_hop_ns
+            ),
         )
 
     def plan(self, devices: Sequence[int], modes: Sequence[Mode]) -> PartitionPlan:
-        """Return the plan of units that has these devices, by position, and modes."""
-        names = [unit.name for unit in self.units]
+        """Return the plan of operators whose units have these devices, by position, and modes."""
+        placed = [*zip(self.units, devices, modes, strict=True)]
         return PartitionPlan(
-            {name: self.devices[device].name for name, device in zip(names, devices, strict=True)},
+            {
+                name: self.devices[device].name
+                for unit, device, _ in placed
+                for name in unit.operators
+            },
             tuple(self.devices[device].name for device in sorted(set(devices))),
-            mode_of=dict(zip(names, modes, strict=True)),
+            mode_of={name: mode for unit, _, mode in placed for name in unit.operators},
         )
+
+    def units_of(self, plan: PartitionPlan) -> dict[str, tuple[str, Mode]]:
+        """Return the device and the mode of each unit under a plan of operators.
+
+        Raises
+        ------
+        PartitionError
+            If the plan names other operators or devices than the instance, or divides a unit.
+        """
+        found: dict[str, tuple[str, Mode]] = {}
+        for unit in self.units:
+            for name in unit.operators:
+                if name not in plan.assignment:
+                    raise PartitionError(f"the plan has no device for operator {name!r}; write one")
+                place = plan.assignment[name], plan.modes[name]
+                if found.setdefault(unit.name, place) != place:
+                    raise PartitionError(
+                        f"the plan divides unit {unit.name!r}: operator {name!r} is {place[1]} on "
+                        f"{place[0]}, and others are not; give all of its operators one device "
+                        "and one mode"
+                    )
+        known = {name for unit in self.units for name in unit.operators}
+        for name in (name for name in plan.assignment if name not in known):
+            hint = did_you_mean(name, known, "name operators of the problem alone")
+            raise PartitionError(f"the plan names {name!r}, which is no operator; {hint}")
+        for name, device in plan.assignment.items():
+            if device not in self.device_index:
+                hint = did_you_mean(device, self.device_index, "name devices of the problem")
+                raise PartitionError(f"operator {name!r} is on {device!r}, which is none; {hint}")
+        return found
 
 
 def _unit(job: Job, host: Host, name: str) -> Unit:
@@ -231,7 +290,19 @@ def _unit(job: Job, host: Host, name: str) -> Unit:
     weight_bytes = sum(weights[key].size_bytes for key in own)
     kind = host.device_class
     may_run = kind is not None and all(_has_time(op, kind) for members in forms for op in members)
-    allowed: dict[Mode, bool] = {"resident": True, "streamed": weight_bytes > 0, "host": may_run}
+    places = _places(job, name, [op for members in forms for op in members])
+    on_device = places is None or bool(places - {STAGING_HOST})
+    on_host = may_run and (places is None or STAGING_HOST in places)
+    if not on_device and not on_host:
+        raise PartitionError(
+            f"unit {name!r} is pinned to the host, which has no time for it; give the host a "
+            "device class, or pin it to a device"
+        )
+    allowed: dict[Mode, bool] = {
+        "resident": on_device,
+        "streamed": on_device and weight_bytes > 0,
+        "host": on_host,
+    }
     devices = next(iter(job.phases.values())).devices
     return Unit(
         name,
@@ -246,7 +317,26 @@ def _unit(job: Job, host: Host, name: str) -> Unit:
             for key in keys
             if (size := job.cache_bytes_per_token.get(key, 0))
         ),
+        tuple(job.units[name]),
+        None if places is None else tuple(at for at, d in enumerate(devices) if d.name in places),
     )
+
+
+def _places(job: Job, unit: str, members: Sequence[Operator]) -> frozenset[str] | None:
+    """Return the devices where a unit may be, and perhaps the host; None for all."""
+    found: frozenset[str] | None = None
+    for op in members:
+        for own in (op.allowed_devices, job.pins.get(op.name)):
+            if own is None:
+                continue
+            both = frozenset(own) if found is None else found & frozenset(own)
+            if not both:
+                raise PartitionError(
+                    f"unit {unit!r} is pinned to {', '.join(sorted(found or ()))}, and its "
+                    f"operator {op.name!r} to {', '.join(sorted(own))}; pin its operators to one"
+                )
+            found = both
+    return found
 
 
 def _members(problem: PartitionProblem, names: Sequence[str]) -> list[Operator]:
@@ -303,14 +393,4 @@ def _check_links(problem: PartitionProblem) -> None:
         raise PartitionError(
             "with a host, values go from one device to the next while both wait; leave "
             f"{given} of the interconnect out"
-        )
-    of_link: dict[Link, tuple[str, str]] = {}
-    for pair in itertools.combinations([device.name for device in problem.devices], 2):
-        of_link.setdefault(interconnect.link(*pair), pair)
-    if len(of_link) > 1:
-        (one, two), (other, last) = list(of_link.values())[:2]
-        raise PartitionError(
-            f"with a host, all devices have one link to those after them, and {one!r} to {two!r} "
-            f"is another one than {other!r} to {last!r}; leave out [[links]] between devices, or "
-            "the host"
         )

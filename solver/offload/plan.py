@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
 
+from solver.evaluation.result import StepRecord
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.offload.bound import CountModel, classes_of
@@ -15,6 +18,8 @@ from solver.offload.evaluate import fits, memory_of, rooms_of, value_ns
 from solver.offload.instance import OffloadInstance
 from solver.offload.layout import State, layouts
 
+STEPS: Final = ("mode counts", "mode moves")
+"""Steps of the search, by their names in ``without`` and in logs."""
 _BUFFERS: Final = (2, 3)
 """How many times streamed units fit into the buffer in the plans that are tried."""
 _SHARE_OF_BOUND: Final = 0.4
@@ -31,7 +36,12 @@ _MOVE_S: Final = 5e-6
 """What a neighbour counts as on a clock of work, for each unit."""
 
 
-def plan_offload(instance: OffloadInstance, limits: SolveLimits | None = None) -> OffloadResult:
+def plan_offload(
+    instance: OffloadInstance,
+    limits: SolveLimits | None = None,
+    *,
+    without: Collection[str] = (),
+) -> OffloadResult:
     """Search the device and mode of every unit, the same in all phases.
 
     The count model (:mod:`solver.offload.bound`) gives the bound, and counts to start from: with
@@ -44,29 +54,47 @@ def plan_offload(instance: OffloadInstance, limits: SolveLimits | None = None) -
     ----------
     limits : SolveLimits, optional
         Time and seed; 60 s if not said. One thread searches.
+    without : collection of str
+        Names of ``STEPS`` that are left out. Without counts nothing is proven but memory.
     """
     limits = limits or SolveLimits()
-    return solve_offload(instance, Clock.of(limits), partial(_least_time, limits.seed))
+    clock, log = Clock.of(limits), list[StepRecord]()
+    search = partial(_least_time, limits.seed, without, log)
+    return replace(solve_offload(instance, clock, search), log=tuple(log))
 
 
-def _least_time(seed: int, instance: OffloadInstance, clock: Clock, *, is_timed: bool) -> Found:
-    limit_s = clock.left_s
+def _least_time(
+    seed: int,
+    without: Collection[str],
+    log: list[StepRecord],
+    instance: OffloadInstance,
+    clock: Clock,
+    *,
+    is_timed: bool,
+) -> Found:
+    limit_s, start_s = clock.left_s, clock.spent_s
     classes = classes_of(instance)
-    if not is_timed:
-        counted = CountModel(instance, is_timed=False).solve(clock, seed)
-        return Found(counted.bound_ns, next(layouts(classes, counted), None))
-    answer = CountModel(instance).solve(clock.slice(_SHARE_OF_BOUND * limit_s), seed)
-    if answer.bound_ns is None:
-        return Found(None)
-    search = _Search(instance, answer.bound_ns, clock, random.Random(seed))
+    counts = is_timed and "mode counts" not in without
+    model = CountModel(instance, is_timed=counts)
+    answer = model.solve(clock.slice(_SHARE_OF_BOUND * limit_s), seed)
     starts = list(layouts(classes, answer))
-    for buffers in _BUFFERS:
-        if search.is_done(starts):
+    if answer.bound_ns is None or not is_timed:
+        return Found(answer.bound_ns, starts[0] if starts else None)
+    search = _Search(instance, answer.bound_ns, clock, random.Random(seed))
+    is_done = search.is_done(starts)
+    for buffers in _BUFFERS if counts else ():
+        if is_done:
             break
         model = CountModel(instance, buffers=buffers)
-        found = model.solve(clock.slice(_SHARE_OF_START * limit_s), seed)
-        starts += layouts(classes, found)
-    search.run(starts)
+        more = layouts(classes, model.solve(clock.slice(_SHARE_OF_START * limit_s), seed))
+        starts += more
+        is_done = search.is_done(starts)
+    found_ns = search.value_ns
+    log.append(search.record("mode counts", start_s, None, 0))
+    if "mode moves" not in without and not is_done:
+        start_s = clock.spent_s
+        search.run(starts)
+        log.append(search.record("mode moves", start_s, found_ns, answer.bound_ns))
     return Found(answer.bound_ns, search.best)
 
 
@@ -83,6 +111,14 @@ class _Search:
         self._alike = {m: kind.members for kind in classes_of(instance) for m in kind.members}
         self.best: State | None = None
         self.value_ns: Fraction | None = None
+
+    def record(
+        self, step: str, start_s: float, before: Fraction | None, bound_before: int
+    ) -> StepRecord:
+        """Return the record of a step that ends now; times count in whole nanoseconds."""
+        spent_s, name = self._clock.spent_s - start_s, self._instance.objective
+        old, new = (None if value is None else round(value) for value in (before, self.value_ns))
+        return StepRecord(step, 1, start_s, spent_s, name, old, new, bound_before, self._bound_ns)
 
     def is_done(self, starts: list[State]) -> bool:
         """Take the best of these plans, and say whether nothing is left to do."""
@@ -107,7 +143,9 @@ class _Search:
 
     def _rooms(self, state: State) -> list[int | None] | None:
         """Return the buffers of a plan; None if it does not fit."""
-        if not fits(self._instance, *state):
+        placed = zip(self._instance.units, *state, strict=True)
+        is_kept = all(mode == "host" or unit.may_be_on(at) for unit, at, mode in placed)
+        if not is_kept or not fits(self._instance, *state):
             return None
         return rooms_of(self._instance, memory_of(self._instance, *state)[0])
 

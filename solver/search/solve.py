@@ -36,9 +36,11 @@ def check_limits(limits: SolveLimits | None) -> None:
 
 def step_names() -> tuple[str, ...]:
     """Return the names of the steps of all solvers, as ``without`` takes them."""
+    from solver.offload.plan import STEPS
     from solver.search.schedule import SCHEDULES
 
-    return tuple(dict.fromkeys(step.name for steps in SCHEDULES.values() for step in steps))
+    names = (step.name for steps in SCHEDULES.values() for step in steps)
+    return tuple(dict.fromkeys([*names, *STEPS]))
 
 
 def check_without(names: Collection[str]) -> None:

@@ -55,7 +55,7 @@ def solve_job(
     Raises
     ------
     PartitionError
-        If the job has a host, and a solver is named or a step left out, or
+        If the job has a host and a solver is named, or
         :meth:`solver.offload.instance.OffloadInstance.of` does not support the job.
 
     Notes
@@ -72,12 +72,11 @@ def solve_job(
     :func:`solver.offload.plan.plan_offload` searches, for all objectives.
     """
     if job.host is not None:
-        if solver != "auto" or without:
+        if solver != "auto":
             raise PartitionError(
-                "search names a solver or steps to leave out, and plans with a host have one "
-                "solver; leave solver and without out"
+                f"solver {solver!r} plans without a host; leave solver out, or the host"
             )
-        return plan_offload(OffloadInstance.of(job), limits)
+        return plan_offload(OffloadInstance.of(job), limits, without=without)
     search = ServingSearch(job, limits or SolveLimits(), solver, without)
     if job.objective == "context":
         return search.fastest_of_context(search.context())

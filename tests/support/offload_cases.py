@@ -33,18 +33,28 @@ def random_case(draw: random.Random, most_units: int, device_count: int) -> Case
         "units": units,
         "devices": devices,
         "host_memory": draw.choice((None, None, max(1, total // 2))),
-        "stage_hop": draw.choice((0, 1, 3)),
+        "stage_hop": _hops(draw, device_count),
         "host_hop": draw.choice((0, 1, 2)),
     }
 
 
+def _hops(draw: random.Random, device_count: int) -> list[list[int]]:
+    """Draw times between devices, in half of the cases the same of all pairs."""
+    one = draw.choice((0, 1, 3))
+    kinds = (one,) if draw.random() < 0.5 else (0, 1, 3, 5)
+    return [[draw.choice(kinds) for _ in range(device_count)] for _ in range(device_count)]
+
+
 def _unit(draw: random.Random, device_count: int) -> Case:
+    host = draw.choice((None, draw.randint(1, 9), draw.randint(5, 25)))
+    places = [at for at in range(device_count) if draw.random() < 0.5]
     return {
         "weight": draw.choice((0, 3, 5, 8, draw.randint(1, 12))),
         "padding": draw.choice((0, 0, 2)),
         "cache": draw.choice((0, 0, 1, 3)),
         "runs": [draw.randint(0, 6) for _ in range(device_count)],
-        "host": draw.choice((None, draw.randint(1, 9), draw.randint(5, 25))),
+        "host": host,
+        "places": places if draw.random() < 0.1 and (places or host) else None,
         "written": draw.random() < 0.1,
     }
 
@@ -86,7 +96,7 @@ def instance_of(
         first["host_memory"],
         tuple(f"phase {number}" for number in range(len(cases))),
         tuple(counts or [1] * len(cases)),
-        tuple(case["stage_hop"] for case in cases),
+        tuple(tuple(map(tuple, case["stage_hop"])) for case in cases),
         tuple(case["host_hop"] for case in cases),
         **settings,
     )
@@ -95,8 +105,8 @@ def instance_of(
 def _unit_of(name: str, forms: Sequence[Case], growths: tuple[Growth, ...]) -> Unit:
     first = forms[0]
     allowed = {
-        "resident": True,
-        "streamed": first["weight"] > 0 and not first["written"],
+        "resident": first["places"] != [],
+        "streamed": first["weight"] > 0 and not first["written"] and first["places"] != [],
         "host": first["host"] is not None,
     }
     return Unit(
@@ -108,4 +118,5 @@ def _unit_of(name: str, forms: Sequence[Case], growths: tuple[Growth, ...]) -> U
         tuple(tuple(form["runs"]) for form in forms),
         tuple(form["host"] or 0 for form in forms),
         growths,
+        devices=None if first["places"] is None else tuple(first["places"]),
     )

@@ -3,9 +3,9 @@
 An instance is plain data::
 
     {"units": [{"weight", "padding", "cache", "runs": [ns by device], "host": ns or None,
-                "written"}, ...],
+                "written", "places": positions of devices or None}, ...],
      "devices": [{"memory", "rate": bytes a ns as (bytes, ns), "latency"}, ...],
-     "host_memory": bytes or None, "stage_hop", "host_hop"}
+     "host_memory": bytes or None, "stage_hop": [[ns by device] by device], "host_hop"}
 
 The timeline is played event by event until a round begins as an earlier one began.
 """
@@ -29,6 +29,8 @@ def fits(case, places, modes, prefetch="buffer"):
     before = [0] * len(case["devices"])
     host = 0
     for unit, place, mode in zip(case["units"], places, modes, strict=True):
+        if mode != "host" and unit["places"] is not None and place not in unit["places"]:
+            return False
         if mode == "streamed":
             if unit["written"] or not unit["weight"]:
                 return False
@@ -59,7 +61,7 @@ def jobs_of(case, places, modes):
             before = index - 1
             hosts = [modes[before] == "host", mode == "host"]
             if hosts == [False, False]:
-                hop = case["stage_hop"] if places[before] != place else 0
+                hop = case["stage_hop"][places[before]][place] if places[before] != place else 0
             elif hosts != [True, True]:
                 hop = case["host_hop"]
         run = unit["host"] if mode == "host" else unit["runs"][place]

@@ -28,7 +28,7 @@ NARROW = "tests.support.serving_models:narrow_llama"
 ASKED = ["--context", "24", "--prompt", "9", "--generate", "3", "--whole-layers", "--rules"]
 EXPERTS = "tests.support.serving_models:experts"
 TOLD_OF_A_PLAN = told_keys("### `serve`") - {
-    *("reason", "rules", "modes", "units", "words", "given", "diagnosis"),
+    *("reason", "rules", "modes", "words", "given", "diagnosis"),
 }
 SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
 TOKEN = [*SERVE, "--objective", "token"]
@@ -200,17 +200,28 @@ def test_a_host_streams_and_computes(capsys, answer):
     found = answer(words)
     assert found["status"] in ("optimal", "feasible")
     assert 0 < found["bound"] <= found["value"] == found["token_ns"]
-    assert list(found["units"])[:3] == [
-        "before the layers",
-        "model.layers.0.self_attn",
-        "model.layers.0.mlp",
-    ]
     (counts,) = found["modes"].values()
-    assert sum(counts.values()) == len(found["units"]) == 6
-    assert counts["resident"] < 6
-    assert {"modes", "units"} <= told_keys("### `serve`")
+    assert sum(counts.values()) == 6 and counts["resident"] < 6
+    assert set(found) == TOLD_OF_A_PLAN | {"modes"}
+    assert {*found["mode_of"]} < {*found["assignment"]}
+    assert found["tokens"] >= 3 * 16 and found["baseline"] is None
+    assert main([*words, "--steps"]) == 0
+    told = capsys.readouterr().out
+    assert f"tokens that fit: {found['tokens']}\n" in told and "each token after it: " in told
+    assert "mode counts" in told
+    left = answer([*words, "--without", "mode moves", "--workers", "2"])
+    assert "mode moves" not in {step["step"] for step in left["log"]}
+
+
+def test_all_objectives_have_plans_with_a_host(capsys, answer):
+    words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "100KB", *REQUEST]
+    words += ["--objective", "all", "--time-limit", "4", "--deterministic"]
+    every = answer(words)
+    assert every["context"]["value"] == max(found["tokens"] for found in every.values())
+    assert every["context"]["status"] == "optimal"
+    assert every["throughput"]["value"] == pytest.approx(3e9 / every["token"]["value"])
     assert main(words) == 0
-    assert "each token: " in capsys.readouterr().out
+    assert "cuda:0 on the host: " in capsys.readouterr().out
 
 
 def test_a_host_serves_requests_and_rules_stand_beside(capsys, answer):
@@ -250,7 +261,7 @@ def test_a_plan_with_a_host_in_words_beside_those_of_a_person(capsys, answer):
     assert found["words"][:2] in (["-dev", "CUDA0"], ["-dev", "none"])
     scored = found["given"]
     assert scored["words"] == given and not scored["violations"]
-    assert scored["modes"]["model.layers.1.mlp"] == "host"
+    assert {*scored["mode_of"].values()} == {"host"}
     gap = scored["value"] / found["value"] - 1
     assert scored["gap"] == {"least": gap, "most": gap}
     told = f"given: token {format_ns(round(scored['value']))}, {100 * gap:.2f} % above the proven"
@@ -305,8 +316,8 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answ
     words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "1MB", *REQUEST]
     found = answer([*words, "--time-limit", "2", "--out", out])
     plan = load_plan(out)
-    modes = {unit["mode"] for unit in found["units"].values()}
-    assert modes - {"resident"}
+    modes = {*found["mode_of"].values()}
+    assert modes and modes <= {"host", "streamed"} and {*found["layers"]} >= {*plan.device_order}
     assert ("host" in plan.device_order) == ("host" in modes)
     assert bool(plan.mode_of) == ("streamed" in modes)
     split = answer(["split", MODEL, "--plan", out])
@@ -335,13 +346,15 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answ
         ([*SERVE, "--host", "64"], "memory '64' has no unit; write one memory, such as 64GB@cpu"),
         ([*SERVE, "--host", "abc"], "'abc' is not a memory; write one memory, such as 64GB@cpu"),
         ([*SERVE, "--for", "llama.cpp"], "embedding on the host, and there is none; add such as -"),
-        ([*HOST, "--objective", "context"], "with --host the time of a request or of a token is p"),
-        ([*HOST, "--objective", "all"], "or of a token is planned; write --objective request"),
+        ([*TOKEN, "--first-token", "5ms", "--host", "1GB"], "--first-token is for plans without a"),
+        ([*HOST, "--memory-model", "inference"], "--memory-model inference is for plans without a"),
         ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
         ([*SERVE, "--out", "plan.pdf"], "plan.pdf ends in '.pdf'; write .json"),
-        ([*HOST, "--out", "plan.html"], "pages and graphs show no host; write the plan itself, as"),
-        ([*HOST, "--solver", "greedy"], "with --host --solver has no meaning; leave it out"),
-        ([*HOST, "--workers", "2"], "with --host --workers has no meaning; leave it out"),
+        ([*HOST, "--out", "plan.html"], "--out of a page is for plans without a host; leave it o"),
+        (
+            [*HOST, "--solver", "greedy"],
+            "--solver greedy is for plans without a host; leave it out",
+        ),
         ([*SERVE, "--objective", "all", "--steps"], "--steps is for one plan, and --objective all"),
         ([*SERVE, "--objective", "all", "--rules"], "--rules is for one plan, and --objective all"),
         ([*SERVE, "--without", "nothing"], "--without: "),
@@ -412,10 +425,10 @@ def test_without_a_plan_rules_say_why_theirs_fit_neither(capsys):
     assert "rules" not in json.loads(capsys.readouterr().out)
 
 
-def devices_file(folder, *links, **interconnect):
+def devices_file(folder, *links, memory="60KB", **interconnect):
     """A file of three devices, with links and settings of the interconnect."""
     lines = [
-        f'[[devices]]\nname = "cuda:{i}"\nmemory = "60KB"\nclass = "rtx-4090"' for i in range(3)
+        f'[[devices]]\nname = "cuda:{i}"\nmemory = "{memory}"\nclass = "rtx-4090"' for i in range(3)
     ]
     for source, target, rate in links:
         lines.append(f'[[links]]\nsource = "{source}"\ntarget = "{target}"\nbandwidth = "{rate}"')
@@ -442,12 +455,6 @@ def test_a_host_is_linked_as_the_file_says(tmp_path):
 @pytest.mark.parametrize(
     ("links", "interconnect", "options", "message"),
     [
-        (
-            [("cuda:0", "cuda:1", "1GB/s")],
-            {},
-            [],
-            "'cuda:0' to 'cuda:1' is another one than 'cuda:0' to 'cuda:2'; leave out [[links]]",
-        ),
         ([("host", "cuda:0", "1GB/s")], {}, ["--host-link", "1GB/s"], "--host-link and [[links]]"),
         ([], {"charging": '"host_staged"'}, [], "leave charging of the interconnect out"),
         ([], {"overlap": "true"}, [], "leave overlap of the interconnect out"),
@@ -460,3 +467,47 @@ def test_links_that_plans_with_a_host_do_not_know(
     words = ["serve", MODEL, "--devices", file, *REQUEST, "--host", "1GB", *options]
     assert main([*words, "--objective", "token"]) == EXIT_BAD_INPUT
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+ROADS = {
+    "plan": ["plan", MODEL, "--objective", "latency", "--memory-model", "weights"],
+    "serve": ["serve", MODEL, *REQUEST, "--objective", "token"],
+    "serve --host": [
+        *("serve", MODEL, *REQUEST, "--objective", "token", "--host", "1MB"),
+        *("--host-link", "1MB/s"),
+    ],
+}
+ENDS = ["--pin", "model.embed_tokens=cuda:0", "--pin", "lm_head=cuda:2"]
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_a_file_of_devices_pins_and_out_mean_the_same_on_all_roads(road, capsys, tmp_path):
+    words = [*ROADS[road], *ENDS, "--time-limit", "2", "--deterministic"]
+    slow, fast = (
+        [("cuda:0", "cuda:2", rate), ("cuda:0", "cuda:1", rate), ("cuda:1", "cuda:2", rate)]
+        for rate in ("1MB/s", "1GB/s")
+    )
+    out, values = str(tmp_path / "plan.json"), []
+    for links in (slow, fast):
+        file = devices_file(tmp_path, *links, memory="150KB")
+        given = [*words, "--devices", file, "--without", "rotations", "--out", out]
+        found = answer(given, capsys)
+        values.append(found["value"] if "value" in found else found["objective"])
+        assert "rotations" not in {step["step"] for step in found["log"]}
+        stages = answer(["split", MODEL, "--plan", out])["stages"]
+        for module, device in (("embed_tokens", "cuda:0"), ("lm_head", "cuda:2")):
+            assert [s["device"] for s in stages if module in s["modules"]] == [device]
+    # What crosses to the last device takes longer by a slow link.
+    assert values[0] > values[1]
+    for option, says in (
+        (
+            ["--pin", "lm_head=cuda:9"],
+            "pin 'lm_head': there is no device 'cuda:9'; the devices are",
+        ),
+        (["--pin", "head=cuda:1"], "pin 'head': there is no such module or operator; did you mean"),
+        (["--without", "nothing"], "--without: step 'nothing' is unknown; "),
+        (["--time-limit", "soon"], "--time-limit"),
+        (["--out", str(tmp_path / "plan.pdf")], "plan.pdf ends in '.pdf'; write .json"),
+    ):
+        assert main([*ROADS[road], "--devices", devices_file(tmp_path), *option]) == EXIT_BAD_INPUT
+        assert says in capsys.readouterr().err

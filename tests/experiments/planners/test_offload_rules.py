@@ -33,7 +33,8 @@ def chain(*memory, tokens=1, experts=False):
     units.append(unit("out", 20, 0, 3, 30))
     places = tuple(Device(f"d{n}", m) for n, m in enumerate(memory))
     links = (Link(10**9, 1),) * len(memory)
-    instance = OffloadInstance(tuple(units), places, links, None, ("all",), (1,), (0,), (0,))
+    hops = ((0,) * len(places),) * len(places)
+    instance = OffloadInstance(tuple(units), places, links, None, ("all",), (1,), (hops,), (0,))
     names = frozenset(f"m{layer}" for layer in range(LAYERS)) if experts else frozenset()
     return OffloadChain(instance, BLOCKS, tokens, names)
 

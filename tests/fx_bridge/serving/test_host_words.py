@@ -83,7 +83,8 @@ def test_experts_that_do_not_fit_go_to_the_host_alone(mixtral):
     units = {unit.name: unit for unit in mixtral.instance.units}
     embedding = mixtral.instance.units[0].held_bytes
     found = planned(model_of("Mixtral"), held - embedding - units[experts[0]].held_bytes)
-    assert [name for name, mode in found.plan.modes.items() if mode == "host"] == [
+    placed = found.instance.units_of(found.plan)
+    assert [name for name, (_, mode) in placed.items() if mode == "host"] == [
         mixtral.instance.units[0].name,
         experts[0],
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fx_bridge.options import Costs, Search
+from fx_bridge.options import Costs, Placement, Search
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.phases import capture_phases
 from fx_bridge.serving.planner import plan_serving
@@ -34,7 +34,9 @@ LINK = Link(10**9, 100)
 CPU = Host(None, "cpu")
 
 
-def planned(family, *memory_bytes, host=CPU, seconds=1.0, objective="token", request=REQUEST):
+def planned(
+    family, *memory_bytes, host=CPU, seconds=1.0, objective="token", request=REQUEST, **options
+):
     devices = [Device(f"gpu{i}", size, "rtx-4090") for i, size in enumerate(memory_bytes)]
     names = [device.name for device in devices]
     links = {pair: LINK for name in names for pair in ((STAGING_HOST, name), (name, STAGING_HOST))}
@@ -46,6 +48,7 @@ def planned(family, *memory_bytes, host=CPU, seconds=1.0, objective="token", req
         objective=objective,
         costs=Costs(interconnect=Interconnect(PCIE.default, links)),
         search=Search(SolveLimits(seconds, deterministic=True)),
+        **options,
     )
 
 
@@ -130,7 +133,8 @@ def test_a_plan_runs_as_it_was_made(family, memory_bytes, modes):
                 if str(device) == "cpu:0" and (name not in streamed or id(tensor) in caches):
                     held[memory_of(tensor)] = tensor.untyped_storage().nbytes()
     assert sum(held.values()) <= cost.held_bytes["gpu0"]
-    loaded = [u.loaded_bytes for u in found.instance.units if plan.modes[u.name] == "streamed"]
+    units = zip(found.instance.units, modes, strict=True)
+    loaded = [unit.loaded_bytes for unit, mode in units if mode == "streamed"]
     assert found.slots * max(loaded) <= cost.buffer_bytes["gpu0"]
     for stream in streams_of(placed):
         assert {memory.nbytes for memory in stream.slots.memory} == {max(loaded)}
@@ -224,5 +228,27 @@ def test_the_longest_context_fits_devices_and_host():
 def test_a_host_of_unknown_speed_and_what_it_excludes_are_refused():
     with pytest.raises(PartitionError, match="no speed is known for class 'abacus'"):
         planned("Llama", 10**6, host=Host(None, "abacus"))
-    with pytest.raises(PartitionError, match="with a host, halves of layers are what stays"):
-        plan_serving(model_of("Llama"), devices="1GB", whole_layers=True, host=Host())
+    with pytest.raises(PartitionError, match="cut_after ends stages of plans without a host"):
+        planned("Llama", 10**6, placement=Placement(cut_after=["model.layers.0"]))
+    with pytest.raises(PartitionError, match="stages have no numbers in plans with a host; write"):
+        planned("Llama", 10**6, placement=Placement(pins={"lm_head": 1}))
+    with pytest.raises(PartitionError, match="no device 'gpu9'; the devices are gpu0, host, and"):
+        planned("Llama", 10**6, placement=Placement(pins={"lm_head": "gpu9"}))
+
+
+def test_pins_and_what_stays_whole_hold_with_a_host():
+    pins = {"lm_head": "host", "model.layers.0.mlp": "gpu1", "model.layers.1.self_attn": "gpu1"}
+    found = planned("Llama", 10**6, 10**6, whole_layers=True, placement=Placement(pins=pins))
+    assert list(found.asked.units) == [
+        *("before the layers", "model.layers.0.self_attn", "model.layers.1.self_attn"),
+        "after the layers",
+    ]
+    placed = [*found.instance.units_of(found.plan).values()]
+    assert [device for device, _ in placed[1:3]] == ["gpu1"] * 2 and placed[3][1] == "host"
+    assert found.plan.assignment.keys() == {
+        node.name for graph in found.graphs.values() for node in graph.operators
+    }
+    kept = planned("Llama", 10**6, placement=Placement(keep_whole=["model.layers.1"]))
+    assert [*kept.asked.units][2:4] == ["model.layers.0.mlp", "model.layers.1.self_attn"]
+    tokens, _ = without_cache(model_of("Llama"), prompt(), 20)
+    assert torch.equal(found.place({"gpu1": "cpu:0"}).generate(prompt(), 20), tokens)

@@ -19,7 +19,7 @@ LIMITS = SolveLimits(5.0, workers=1, deterministic=True)
 
 def grouped_case(draw):
     """A chain in pairs and single units, whose kinds repeat, on one or two devices."""
-    case = random_case(draw, 4, draw.choice((1, 1, 2)))
+    case = random_case(draw, 4, draw.choice((1, 1, 2, 2, 3)))
     pair, single = case["units"][0], case["units"][-1]
     groups, units = [], []
     for _ in range(draw.randint(1, 4)):
@@ -94,7 +94,7 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
     monkeypatch.setattr(run, "single_solver", hasty)
     draw = random.Random(4)
     found_open = 0
-    for _ in range(400):
+    for _ in range(500):
         case, groups = grouped_case(draw)
         found = plan_host_first(instance_of(case), groups, limits=LIMITS)
         values = [offload_oracle.value_of(case, *plan) for plan in plans(case, groups, 0)]

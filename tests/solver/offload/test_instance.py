@@ -15,6 +15,7 @@ from solver import (
 )
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host, Job
+from solver.offload.evaluate import evaluate_offload
 from solver.offload.instance import OffloadInstance, Unit
 from solver.serving.solve import solve_job
 
@@ -59,8 +60,8 @@ def job(*, interconnect=None, devices=1, **settings):
 def test_times_and_bytes_are_those_of_the_operators():
     made = OffloadInstance.of(job())
     assert made.units == (
-        Unit("first", 10, 5, 0, ALL, ((7,), (5,)), (23, 23), ((1, 8),)),
-        Unit("second", 17, 0, 6, ALL, ((4,), (4,)), (40, 40)),
+        Unit("first", 10, 5, 0, ALL, ((7,), (5,)), (23, 23), ((1, 8),), ("a", "b")),
+        Unit("second", 17, 0, 6, ALL, ((4,), (4,)), (40, 40), (), ("c",)),
     )
     assert (made.phases, made.counts) == (("prompt", "token"), (1, 3))
     assert OffloadInstance.of(job(objective="token")).counts == (0, 1)
@@ -83,11 +84,26 @@ def test_hops_take_the_links_that_are_given():
     )
     assert made.links == (FAST, FAST)
     # What "b" sends is the most that crosses.
-    assert made.stage_hop_ns == made.host_hop_ns == (100, 100)
+    assert made.stage_hop_ns == (((0, 100), (10_000, 0)),) * 2
+    assert made.host_hop_ns == (100, 100)
     slow_back = to_host | back | between | {("d1", STAGING_HOST): SLOW}
     made = OffloadInstance.of(job(interconnect=Interconnect(SLOW, slow_back), devices=2))
     assert made.host_hop_ns == (10_000, 10_000)
-    assert OffloadInstance.of(job(interconnect=Interconnect(SLOW))).stage_hop_ns == (10_000, 10_000)
+    assert OffloadInstance.of(job(interconnect=Interconnect(SLOW))).stage_hop_ns == (((0,),),) * 2
+
+
+def test_pins_hold_for_units():
+    made = OffloadInstance.of(job(devices=2, pins={"b": ("d1", "host"), "c": ("host",)}))
+    assert [unit.devices for unit in made.units] == [(1,), ()]
+    assert [unit.modes for unit in made.units] == [ALL, ("host",)]
+    found = solve_job(job(devices=2, pins={"b": ("d1",), "c": ("host",)}))
+    assert found.status is SolveStatus.OPTIMAL
+    assert found.plan.assignment["a"] == found.plan.assignment["b"] == "d1"
+    assert dict(found.plan.mode_of) == {"c": "host"}
+    assert evaluate_offload(made, made.plan((0, 0), ("resident", "resident"))).violations == (
+        "unit 'first' is on 'd0', and is pinned to d1",
+        "unit 'second' cannot be resident: it is pinned to the host",
+    )
 
 
 def test_a_job_with_a_host_is_solved_like_any_other():
@@ -96,7 +112,7 @@ def test_a_job_with_a_host_is_solved_like_any_other():
     # Everything fits: a prompt of 11 ns and three tokens of 9 ns.
     assert found.objective == 11 + 3 * 9
     assert found.evaluation.times_ns == {"prompt": 11, "token": 9}
-    with pytest.raises(PartitionError, match="plans with a host have one solver"):
+    with pytest.raises(PartitionError, match="solver 'greedy' plans without a host; leave"):
         solve_job(job(), solver="greedy")
 
 
@@ -107,11 +123,13 @@ def test_a_job_with_a_host_is_solved_like_any_other():
         ({"units": {"g": ("a", "b", "c"), "h": ("a",)}}, "two units name operator 'a'; put it in"),
         ({"units": {"g": ("a", "x")}}, "unit 'g' names 'x', which is unknown; write names of its"),
         ({"units": {"g": "abc"}}, "unit 'g' is 'abc'; write a list of names"),
-        ({"units": {"g": ("c",), "h": ("a", "b")}}, "operator 'c' of unit 'g' reads 'b' of 'h', w"),
         (
-            {"interconnect": Interconnect(SLOW, {("d0", "d2"): FAST}), "devices": 3},
-            "'d0' to 'd1' is another one than 'd0' to 'd2'; leave out",
+            {"units": {"g": ("c",), "h": ("a", "b")}},
+            "operator 'c' of unit 'g' reads 'b' of 'h', which",
         ),
+        ({"pins": {"a": ("d0",), "b": ("host",)}}, "unit 'first' is pinned to d0, and its operat"),
+        ({"pins": {"a": ("host",)}, "host": Host()}, "pinned to the host, which has no time for"),
+        ({"pins": {"a": "d0"}}, "pin 'a' is 'd0'; write a list of names"),
         ({"interconnect": Interconnect(overlap=True)}, "leave overlap of the interconnect out"),
         ({"interconnect": Interconnect(charging="host_staged")}, "leave charging of the"),
         ({"generate": 10**14}, "times add up to more than"),

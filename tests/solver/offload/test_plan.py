@@ -5,24 +5,25 @@ from dataclasses import replace
 
 import pytest
 
-from solver import Device, Link, PartitionError, SolveLimits, SolveStatus
+from solver import Device, Link, PartitionError, SolveLimits, SolveStatus, check_without
 from solver.model.plan import MODES, PartitionPlan
 from solver.offload import bound
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.instance import OffloadInstance, Unit
-from solver.offload.plan import plan_offload
+from solver.offload.plan import STEPS, plan_offload
 from tests.support import offload_oracle
 from tests.support.offload_cases import instance_of, random_case
 from tests.support.problem_counts import counts
 
 LIMITS = SolveLimits(2.0, workers=1, deterministic=True)
+HOPS = ((0, 0), (0, 0))
 
 
 def cases(count, seed):
-    """Random chains: longer ones on one device, shorter ones on two."""
+    """Random chains: the longer, the fewer devices."""
     draw = random.Random(seed)
     for number in range(count):
-        yield random_case(draw, *((6, 1) if number % 2 else (4, 2)))
+        yield random_case(draw, *((4, 2), (6, 1), (4, 2), (3, 3))[number % 4])
 
 
 @counts(300, 1500)
@@ -100,7 +101,7 @@ def instance_with(units, *devices, host_bytes=None, host_hop_ns=0):
     """Units on devices, each given with the link from the host."""
     places, links = zip(*devices, strict=True)
     return OffloadInstance(
-        tuple(units), places, links, host_bytes, ("all",), (1,), (0,), (host_hop_ns,)
+        tuple(units), places, links, host_bytes, ("all",), (1,), (HOPS,), (host_hop_ns,)
     )
 
 
@@ -198,7 +199,7 @@ def test_what_does_not_fit_is_said_in_words():
     assert found.violations == (
         "unit 'b' is on 'd', which comes before 'e', on which the unit before it is",
         "unit 'a' cannot be streamed: it has no weights, or writes them",
-        "unit 'b' cannot be host: it has no time there",
+        "unit 'b' cannot be host: it has no time there, or is pinned to devices",
     )
 
 
@@ -206,6 +207,20 @@ def test_nothing_fits():
     result = plan_offload(chain(5, host_bytes=20), LIMITS)
     assert result.status is SolveStatus.INFEASIBLE
     assert result.plan is result.objective is result.objective_bound is result.gap is None
+
+
+def test_steps_are_told_and_left_out():
+    case = random_case(random.Random(3), 12, 1)
+    every = plan_offload(instance_of(case), LIMITS)
+    assert [step.step for step in every.log] == [*STEPS][: len(every.log)]
+    assert every.log[-1].incumbent_after == round(every.objective)
+    assert every.log[-1].bound_after == every.objective_bound
+    no_moves = plan_offload(instance_of(case), LIMITS, without=("mode moves",))
+    assert [step.step for step in no_moves.log] == ["mode counts"]
+    assert every.objective <= no_moves.objective
+    no_counts = plan_offload(instance_of(case), LIMITS, without=("mode counts",))
+    assert no_counts.objective_bound == 0 and no_counts.status is SolveStatus.FEASIBLE
+    assert check_without(STEPS) is None
 
 
 def test_a_deterministic_search_repeats_itself():
@@ -218,14 +233,20 @@ def test_a_deterministic_search_repeats_itself():
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (PartitionPlan({}, ()), "the plan has no device for unit 'u0'; write one"),
-        (PartitionPlan({"u0": "d", "v": "d"}, ("d",)), "names 'v', which is no unit; "),
-        (PartitionPlan({"u0": "e"}, ("e",)), "unit 'u0' is on 'e', which is no device; "),
+        (PartitionPlan({}, ()), "the plan has no device for operator 'a'; write one"),
+        (PartitionPlan(dict.fromkeys("abv", "d"), ("d",)), "names 'v', which is no operator; "),
+        (PartitionPlan(dict.fromkeys("ab", "e"), ("e",)), "operator 'a' is on 'e', which is none"),
+        (
+            PartitionPlan(dict.fromkeys("ab", "d"), ("d",), mode_of={"b": "host"}),
+            "the plan divides unit 'u0': operator 'b' is host on d, and others are not; give all",
+        ),
     ],
 )
-def test_plans_of_other_units_or_devices_are_refused_in_one_line(plan, says):
+def test_plans_of_other_operators_or_devices_are_refused_in_one_line(plan, says):
+    instance = chain(5, count=1)
+    unit = replace(instance.units[0], operators=("a", "b"))
     with pytest.raises(PartitionError, match=says) as error:
-        evaluate_offload(chain(5, count=1), plan)
+        evaluate_offload(replace(instance, units=(unit,)), plan)
     assert "\n" not in str(error.value)
 
 
