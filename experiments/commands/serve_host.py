@@ -148,4 +148,5 @@ def _modules(found: HostedPlan) -> list[list[str]]:
 def why_no_plan(found: HostedPlan) -> str:
     """Return the reason of a plan that is missing."""
     needed = format_bytes(sum(unit.held_bytes for unit in found.instance.units))
-    return f"weights and caches are {needed}; give the devices or the host more memory"
+    pins = ", or leave pins out" if found.asked.pins else ""
+    return f"weights and caches are {needed}; give the devices or the host more memory{pins}"

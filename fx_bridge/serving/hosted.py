@@ -77,7 +77,7 @@ class HostedPlan(ServingPlan):
         return dict(self.evaluation.held_bytes)
 
     def diagnose(self, limits: SolveLimits) -> Diagnosis | None:
-        """Return None: nothing but memory is in the way of a plan with a host."""
+        """Return None: memory and pins alone are in the way of a plan with a host."""
         return None
 
     def host_words(self, engine: str) -> HostWordsModel:

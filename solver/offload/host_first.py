@@ -262,7 +262,14 @@ class _HostFirstModel:
 
     def _crossings(self, at: int) -> dict[tuple[int, int], Any]:
         """Return whether data goes from a device to a later one behind a group, by both."""
-        found = {pair: self._bool() for pair in combinations(self._devices, 2)}
+        pairs = [*combinations(self._devices, 2)]
+        if pairs and all(map(self._instance.has_equal_hops, range(len(self._instance.phases)))):
+            # One variable is enough where all pairs take as long.
+            leaves = self._bool()
+            for here, there in zip(self._on[at], self._on[at + 1], strict=True):
+                self._model.add(leaves >= here - there - self._apart(at))
+            return {pairs[0]: leaves}
+        found = {pair: self._bool() for pair in pairs}
         for (one, other), crosses in found.items():
             both = self._on[at][one] + self._on[at + 1][other]
             self._model.add(crosses >= both - 1 - self._apart(at))
