@@ -6,6 +6,7 @@ import pytest
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import SOLVERS, PartitionError, SolveLimits, SolveStatus, solve, step_names
+from solver.offload.plan import STEPS as OFFLOAD_STEPS
 from solver.presolve import presolved
 from solver.search.schedule import REST, SCHEDULES
 from tests.support.graphs import decoder, layers, unequal_chain
@@ -37,13 +38,14 @@ def test_every_step_is_bound_by_a_contract():
     """Tests that a step that is new in a schedule gets a row in the tables of contract tests."""
     kinds = [set(PRESOLVE), set(BOUNDS), set(HEURISTICS), set(EXACT)]
     assert all(a.isdisjoint(b) for a, b in itertools.combinations(kinds, 2))
-    assert set().union(*kinds) == set(step_names())
+    assert set().union(*kinds) == {*step_names()} - {*OFFLOAD_STEPS}
 
 
 def test_names_of_steps():
     assert set(SCHEDULES) == set(SOLVERS)
     assert list(step_names()) == list(dict.fromkeys(step_names()))
-    assert {step.name for steps in SCHEDULES.values() for step in steps} == set(step_names())
+    steps = {step.name for steps in SCHEDULES.values() for step in steps}
+    assert steps | {*OFFLOAD_STEPS} == {*step_names()}
     problem = problem_of("any", 0)
     with pytest.raises(PartitionError, match="step 'magic' is unknown; write one of greedy, "):
         solve(problem, without=("magic",))
@@ -54,7 +56,7 @@ def test_names_of_steps():
 
 
 @pytest.mark.parametrize("is_nightly", [False, pytest.param(True, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", step_names())
+@pytest.mark.parametrize("name", [name for name in step_names() if name not in OFFLOAD_STEPS])
 def test_without_any_step_the_answer_is_that_of_brute_force(name, is_nightly, monkeypatch):
     """Tests each problem by one solver after the other, in the nightly run by both."""
     with_step = [solver for solver in PROVING if name in {step.name for step in SCHEDULES[solver]}]
