@@ -20,10 +20,10 @@ from solver import Device, PartitionPlan, SolveLimits, SolveStatus
 from solver.model.checks import only_given
 from solver.model.clock import Clock
 from solver.model.job import Job, ServingObjective
+from solver.offload.contexts import OffloadResult
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.host_first import plan_host_first
 from solver.offload.instance import OffloadInstance
-from solver.offload.plan import OffloadResult
 from solver.serving.metrics import ServingMetrics, hosted_metrics
 
 _MOST_ORDERED: Final = 3
@@ -74,7 +74,7 @@ class GgufPlan:
         ``OPTIMAL`` if no plan of llama.cpp is better, in any order of the devices.
     plan : PartitionPlan or None
         Of the units of the jobs.
-    bound : Fraction or int or None
+    bound : Fraction or float or None
         Of the objective: nanoseconds, or a context; None if nothing is proven.
     has_all_orders : bool
         Whether all orders of the devices count, or the given one alone.
@@ -85,7 +85,7 @@ class GgufPlan:
     context: int
     status: SolveStatus
     plan: PartitionPlan | None
-    bound: Fraction | int | None
+    bound: Fraction | float | None
     has_all_orders: bool
     wall_time_s: float
     __repr__ = only_given
@@ -209,8 +209,8 @@ class _Search:
 
     def _fastest(self, orders: Sequence[tuple[Device, ...]], context: int) -> GgufPlan:
         """Return the plan with the least time at a context."""
-        best: tuple[Fraction, tuple[Device, ...], PartitionPlan | None] | None = None
-        bounds: list[Fraction | None] = []
+        best: tuple[Fraction | float, tuple[Device, ...], PartitionPlan | None] | None = None
+        bounds: list[Fraction | float | None] = []
         for number, order in enumerate(orders):
             found = self._solve(order, context, searches=len(orders) - number)
             if found.status is SolveStatus.INFEASIBLE:
@@ -292,7 +292,7 @@ class _Search:
         context: int,
         status: SolveStatus,
         plan: PartitionPlan | None,
-        bound: Fraction | None,
+        bound: Fraction | float | None,
     ) -> GgufPlan:
         return GgufPlan(
             self._jobs_on(order, context),
