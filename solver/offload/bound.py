@@ -45,6 +45,8 @@ _BRACKETS_OF_LARGEST: Final = 16
 """Brackets of the room of a buffer up to the largest unit; beyond they grow by one such part."""
 _SEARCH: Final = "default_lp"
 """Of CP-SAT's searches the one that proves these models first: few counts, tight linear rows."""
+_SEARCH_OF_MEMORY: Final = "max_lp"
+"""The search that finds and refutes plans first where times do not count."""
 _MOST_PRODUCT: Final = 10**17
 """Rows with larger products of bytes and times are left out, since CP-SAT counts in 64 bits."""
 _PIECE_BYTES: Final = 2**18
@@ -110,7 +112,7 @@ class CountModel:
         self._instance = instance
         self._classes = classes_of(instance)
         self._every = range(len(instance.devices))
-        self._buffers = buffers
+        self._buffers, self._is_timed = buffers, is_timed
         self._model: cp_model.CpModel = cp_model.CpModel()
         self._count: dict[tuple[int, int, Mode], Any] = {}
         self._add_counts()
@@ -128,7 +130,7 @@ class CountModel:
 
         from solver.cp.run import charge_run, limit_run, single_solver
 
-        solver = single_solver(seed, _SEARCH)
+        solver = single_solver(seed, _SEARCH if self._is_timed else _SEARCH_OF_MEMORY)
         limit_run(solver.parameters, clock)
         status = solver.solve(self._model)
         charge_run(clock, solver)

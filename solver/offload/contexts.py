@@ -66,19 +66,23 @@ def _solve_context(instance: OffloadInstance, clock: Clock, search: PlanSearch) 
     kept = search(endless, part, is_timed=False)
     if kept.state is not None:
         return _fastest(instance, endless, kept, math.inf, clock, search)
-    low, refuted = 0, None
-    high: int | None = None
-    probe = 1
-    while (high is None or high - low > 1) and not part.is_over:
+    low, probe = 0, 1
+    refuted: int | None = None
+    while (refuted is None or refuted - low > 1) and not part.is_over:
         slice_ = part.slice(_SHARE_OF_PROBE * part.left_s)
         found = search(instance.at(probe), slice_, is_timed=False)
         if found.state is not None:
             longest = longest_context(instance.at(probe), *found.state)
             kept, low = found, probe if longest is None else longest
+        elif found.bound_ns is None:
+            refuted = probe
+        elif probe == low + 1:
+            break
         else:
-            high = probe
-            refuted = probe if found.bound_ns is None else refuted
-        probe = 2 * low if high is None else (low + high) // 2
+            # What is open here may be settled nearer to what fits.
+            probe = (low + probe) // 2
+            continue
+        probe = max(2 * low, 1) if refuted is None else (low + refuted) // 2
     if kept.state is None:
         return _result(instance, clock, Found(None if refuted == 1 else 0), None)
     bound = None if refuted is None else Fraction(instance.batch * (refuted - 1))

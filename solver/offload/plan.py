@@ -76,7 +76,8 @@ def _least_time(
     classes = classes_of(instance)
     counts = is_timed and "mode counts" not in without
     model = CountModel(instance, is_timed=counts)
-    answer = model.solve(clock.slice(_SHARE_OF_BOUND * limit_s), seed)
+    share = _SHARE_OF_BOUND if is_timed else 1.0
+    answer = model.solve(clock.slice(share * limit_s), seed)
     starts = list(layouts(classes, answer))
     if answer.bound_ns is None or not is_timed:
         return Found(answer.bound_ns, starts[0] if starts else None)
