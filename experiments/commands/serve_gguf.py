@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -33,6 +34,12 @@ _MOST_CHECKS: Final = 4
 _CHUNK: Final = 512
 """Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 _CACHE: Final = f"Type of the entries of caches: {', '.join(CACHE_TYPES)}."
+_ELSEWHERE: Final = frozenset({
+    *("-m", "--model", "-c", "--ctx-size", "-np", "--parallel", "-ub", "--ubatch-size", "-b"),
+    *("--batch-size", "-t", "--threads", "-fa", "--flash-attn", "-ctk", "--cache-type-k", "-ctv"),
+    *("--cache-type-v", "--host", "--port"),
+})  # fmt: skip
+"""Options of llama.cpp with a value that says nothing of places: ``serve`` has its own."""
 _USED: Final = frozenset({
     *("devices", "objective", "batch", "context", "prompt", "generate", "chunk", "usable", "host"),
     *("host_link", "link", "for_", "words", "rules", "experts_read", "cache_type"),
@@ -113,7 +120,8 @@ def serve_gguf(
     found = plan_gguf(jobs, given["objective"], limits)
     if options.check:
         found = checked(found, flags, limits)
-    tell_gguf(found, flags, given["words"], out, is_timed=_is_timed(jobs), as_json=as_json)
+    words = None if given["words"] is None else placing_words(given["words"])
+    tell_gguf(found, flags, words, out, is_timed=_is_timed(jobs), as_json=as_json)
 
 
 def _check_left_out(given: Mapping[str, Any], others: Mapping[str, bool]) -> None:
@@ -217,6 +225,24 @@ def _check_speeds(given: Mapping[str, Any], devices: DeviceSet) -> None:
                 "24GB@rtx-3090 (fxpartition devices lists them), or a file of devices with its "
                 "rates"
             )
+
+
+def placing_words(text: str) -> str:
+    """Return the part of a line of llama.cpp that is about places."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise PartitionError(f"--words: {error}; close the quotation") from None
+    if words and words[0].startswith("llama-"):
+        words = words[1:]
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word in _ELSEWHERE:
+            words = words[1:]
+        else:
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def checked(found: GgufPlan, flags: Sequence[str], limits: SolveLimits) -> GgufPlan:
