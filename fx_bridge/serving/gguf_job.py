@@ -95,6 +95,12 @@ class GgufJobs:
         kept = self._may_fill if may_fill is None else may_fill
         return GgufJobs(self.model, self.request, devices, self._costs, self.host, may_fill=kept)
 
+    @property
+    def has_alike_links(self) -> bool:
+        """True if devices differ by memory and class alone."""
+        links = self._costs.interconnect.links
+        return all(STAGING_HOST in pair for pair in links) and len({*links.values()}) < 2
+
     def at(self, context: int) -> Job:
         """Return the job with a context."""
         calls = self.request.calls

@@ -196,7 +196,7 @@ class _Search:
         importlib.import_module("ortools.sat.python.cp_model")
         self._jobs, self._objective, self._limits = jobs, objective, limits
         self._clock = Clock.of(limits)
-        self._orders = [*_orders(jobs.devices)]
+        self._orders = [*_orders(jobs)]
         self._context = jobs.request.context
 
     def answer(self) -> GgufPlan:
@@ -329,14 +329,14 @@ def _asked(jobs: GgufJobs, context: int, objective: ServingObjective) -> Job:
     return jobs.at(context).replace(objective="request" if objective == "request" else "token")
 
 
-def _orders(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
+def _orders(jobs: GgufJobs) -> Iterator[tuple[Device, ...]]:
     """Yield the orders of devices that differ, the given one first."""
-    if len(devices) > _MOST_ORDERED:
-        yield tuple(devices)
+    if len(jobs.devices) > _MOST_ORDERED:
+        yield jobs.devices
         return
     seen = set()
-    for order in itertools.permutations(devices):
+    for order in itertools.permutations(jobs.devices):
         kinds = tuple((device.memory_bytes, device.device_class) for device in order)
-        if kinds not in seen:
+        if kinds not in seen or not jobs.has_alike_links:
             seen.add(kinds)
             yield order
