@@ -138,13 +138,18 @@ class _HostFirstModel:
         if status == cp_model.INFEASIBLE:
             return Found(None)
         assert status != cp_model.MODEL_INVALID, self._model.validate()
-        bound_ns = max(round(solver.best_objective_bound), 0)
+        bound_ns = max(round(solver.best_objective_bound), self._least_ns() * self._is_timed)
         if status == cp_model.UNKNOWN:
             return Found(bound_ns)
         found = Found(bound_ns, self._state(solver))
         if self._is_timed:
             self._check(found, round(solver.objective_value), status == cp_model.OPTIMAL)
         return found
+
+    def _least_ns(self) -> int:
+        """Return the least time of all forwards: every unit where it is fastest, and no hop."""
+        units, rounds = self._instance.units, self._instance.rounds
+        return sum(n * unit.least_ns(phase) for phase, n in rounds for unit in units)
 
     def _check(self, found: Found, said_ns: int, is_optimal: bool) -> None:
         """Compare the time of the rows with that of the evaluator."""

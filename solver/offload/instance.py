@@ -13,7 +13,7 @@ from solver.model.devices import STAGING_HOST, Device, Link
 from solver.model.errors import PartitionError
 from solver.model.job import Host, Job, ServingObjective, grown_bytes
 from solver.model.operators import Operator
-from solver.model.plan import Mode, PartitionPlan
+from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.problem_checks import MAX_TOTAL
 from solver.presolve.transfers import Transfers
@@ -304,18 +304,14 @@ def _unit(job: Job, host: Host, name: str) -> Unit:
             f"unit {name!r} is pinned to the host, which has no time for it; give the host a "
             "device class, or pin it to a device"
         )
-    allowed: dict[Mode, bool] = {
-        "resident": on_device,
-        "streamed": on_device and weight_bytes > 0,
-        "host": on_host,
-    }
+    allowed = {"resident": on_device, "streamed": on_device and weight_bytes > 0, "host": on_host}
     devices = next(iter(job.phases.values())).devices
     return Unit(
         name,
         weight_bytes,
         sum(weights[key].size_bytes for key in keys) - weight_bytes,
         sum(job.padding_bytes.get(key, 0) for key in own),
-        tuple(mode for mode, is_allowed in allowed.items() if is_allowed),
+        tuple(mode for mode in MODES if allowed[mode]),
         tuple(tuple(_total_ns(m, device.device_class) for device in devices) for m in forms),
         tuple(_total_ns(members, kind) if kind and may_run else 0 for members in forms),
         tuple(
