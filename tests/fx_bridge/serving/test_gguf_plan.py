@@ -145,17 +145,16 @@ def test_what_devices_hold_is_what_the_evaluator_counts(tmp_path):
 
 
 def test_equal_cards_with_unlike_links_are_put_in_the_best_order(tmp_path):
-    draw = random.Random(5)
+    draw = random.Random(4)
     jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=False)
     kind, names = jobs.devices[0].device_class, ("cuda:0", "cuda:2", "cuda:1")
     slow, fast = Link(10**6, 10**6), Link(None, 10)
     links = {pair: fast if "cuda:1" in pair else slow for pair in itertools.permutations(names, 2)}
     costs = Costs(interconnect=Interconnect(links=links), specs={kind: DEVICE_SPECS[kind]})
     sizes = [jobs.group_bytes(number, 256) for number in range(1, len(jobs.groups))]
-    # Two cards have room for all layers, and one has not.
-    room = jobs.buffer_bytes(256) + sum(sizes) // 2 + max(sizes)
+    # Three cards have room for all layers, and two have not.
+    room = jobs.buffer_bytes(256) + sum(sizes) // 3 + max(sizes) // 2
     devices = [Device(name, room, kind) for name in names]
     found = plan_gguf(GgufJobs(jobs.model, jobs.request, devices, costs), "token", LIMITS)
     used = [use.device for use in found.uses(found.plan) if use.weight_bytes]
-    assert len(used) > 1
-    assert all("cuda:1" in pair for pair in itertools.pairwise(used))
+    assert len(used) == 3 and used[1] == "cuda:1"
