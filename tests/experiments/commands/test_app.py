@@ -89,6 +89,8 @@ def test_options_of_one_name_are_the_same_everywhere():
     apart |= {"--planner"}
     # What serves best has names of its own, and room is left for values instead of counting them.
     apart |= {"--objective", "--memory-model"}
+    # Of a model, its capture; of a file, the program that will run it.
+    apart |= {"--check"}
     seen = {}
     for name in GROUP.commands:
         for option, parameter in options_of(name).items():
