@@ -169,6 +169,11 @@ def gguf_model(
     check_choice(cache_type_k, CACHE_TYPES, "--cache-type-k")
     check_choice(cache_type_v, CACHE_TYPES, "--cache-type-v")
     keys = _Keys(header)
+    if keys.get("attention.causal") is False:
+        raise PartitionError(
+            f"{keys.where}: {shown(keys.architecture)} makes no tokens one after the other; give "
+            "the file of a language model"
+        )
     count = keys.count("block_count")
     if count > len(header.tensors):
         raise PartitionError(
@@ -265,17 +270,20 @@ class _Keys:
 
     def by_layer(self, name: str, layers: int) -> tuple[int, ...]:
         """Return a number for each layer: one for all, or an array by layer."""
-        value = self.get(name)
-        if isinstance(value, tuple):
-            if len(value) < layers or not all(
-                isinstance(item, int) and item >= 0 for item in value
-            ):
-                raise PartitionError(
-                    f"{self.where}: {self.architecture}.{name} has {len(value)} numbers for "
-                    f"{layers} layers; the file is damaged, fetch it again"
-                )
-            return value[:layers]
-        return (value if isinstance(value, int) else 0,) * layers
+        value = 0 if self.get(name) is None else self.get(name)
+        found = value if isinstance(value, tuple) else (value,) * layers
+        if len(found) < layers:
+            raise PartitionError(
+                f"{self.where}: {self.architecture}.{name} has {len(found)} numbers for "
+                f"{layers} layers; the file is damaged, fetch it again"
+            )
+        wrong = [item for item in found if not isinstance(item, int) or item < 0]
+        if wrong:
+            raise PartitionError(
+                f"{self.where}: {self.architecture}.{name} has {shown(wrong[0])} in the place of "
+                "a number from 0 on; the file is damaged, fetch it again"
+            )
+        return found[:layers]
 
 
 class _Caches:
@@ -317,10 +325,11 @@ class _Caches:
 
     def of(self, number: int, names: Sequence[str]) -> CacheRule:
         """Return the rule of a layer with tensors of these names."""
-        if any(name.startswith("ssm_") for name in names):
-            return CacheRule(state_bytes=self._state_bytes())
-        if number >= self._own or not any(name.startswith("attn_") for name in names):
-            return CacheRule()
+        state_bytes = self._state_bytes(names)
+        # Some layers have attention beside a state; matrices of linear attention are joint.
+        own = "attn_k." if state_bytes else "attn_"
+        if number >= self._own or not any(name.startswith(own) for name in names):
+            return CacheRule(state_bytes=state_bytes)
         key_bytes, value_bytes = self._entry_bytes
         latent = self._keys.optional("attention.kv_lora_rank")
         if latent and self._keys.get("attention.key_length_mla") is not None:
@@ -333,13 +342,20 @@ class _Caches:
             key = self._keys.optional("attention.key_length_swa") or key
             value = self._keys.optional("attention.value_length_swa") or value
         position_bytes = heads * (key * key_bytes + value * value_bytes)
-        return CacheRule(
-            position_bytes, heads * (key + value), self._window if is_windowed else None
-        )
+        window = self._window if is_windowed else None
+        return CacheRule(position_bytes, heads * (key + value), window, state_bytes)
 
-    def _state_bytes(self) -> int:
-        """Return the bytes of the last inputs of the convolution, and of the state."""
+    def _state_bytes(self, names: Sequence[str]) -> int:
+        """Return the bytes of the last inputs that a layer keeps, and of its state."""
         keys = self._keys
+        width = keys.count("embedding_length")
+        if any(name.startswith("time_mix_") for name in names):
+            shifts = keys.optional("token_shift_count") or 2
+            return _STATE_BYTES * width * (shifts + keys.count("wkv.head_size"))
+        if any(name.startswith("shortconv.") for name in names):
+            return _STATE_BYTES * width * (keys.count("shortconv.l_cache") - 1)
+        if not any(name.startswith("ssm_") for name in names):
+            return 0
         inner, state = keys.count("ssm.inner_size"), keys.count("ssm.state_size")
         groups = keys.optional("ssm.group_count")
         kept = (keys.count("ssm.conv_kernel") - 1) * (inner + 2 * groups * state)

@@ -76,3 +76,43 @@ def test_more_layers_than_tensors_are_refused_before_they_take_memory(tmp_path):
                       model.tensors)  # fmt: skip
     with pytest.raises(PartitionError, match="block_count is 2147483648 and it has 21 tensors"):
         gguf_model(read_gguf(path))
+
+
+def layers_with(folder, architecture, names, **keys):
+    """The layers of a small model whose layers have matrices of these names too."""
+    model = llama("Q8_0", layers=2, width=512, feed=512, count=4, kv=2, vocabulary=64)
+    for at in range(2):
+        model.matrices(at, **dict.fromkeys(names, (512, 512)))
+    metadata = {key.replace("llama.", f"{architecture}."): x for key, x in model.metadata.items()}
+    metadata["general.architecture"] = architecture
+    metadata |= {f"{architecture}.{key}": value for key, value in keys.items()}
+    path = write_gguf(folder / "s.gguf", metadata, model.tensors)
+    return gguf_model(read_gguf(path)).layers
+
+
+def test_states_of_layers_that_have_attention_too_and_of_those_without(tmp_path):
+    scan = {"ssm.conv_kernel": 4, "ssm.inner_size": 512, "ssm.state_size": 16}
+    (both, _), _ = layers_with(tmp_path, "falcon-h1", ["ssm_in"], **scan)
+    assert both.cache.position_bytes == 2 * 2 * 2 * 128
+    assert both.cache.state_bytes == 4 * (3 * 512 + 16 * 512)
+    keys = {"attention.head_count_kv": 0, "wkv.head_size": 64}
+    (mixed, _), _ = layers_with(tmp_path, "rwkv6", ["time_mix_key"], **keys)
+    assert (mixed.cache.position_bytes, mixed.cache.state_bytes) == (0, 4 * 512 * (2 + 64))
+    keys = {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3}
+    (short, _), _ = layers_with(tmp_path, "lfm2", ["shortconv.conv"], **keys)
+    assert (short.cache.position_bytes, short.cache.state_bytes) == (0, 4 * 512 * 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "says"),
+    [
+        ("attention.head_count_kv", "two", "attention.head_count_kv has 'two' in the place of"),
+        ("attention.head_count_kv", [2, -1], "attention.head_count_kv has -1 in the place of"),
+        ("attention.head_count_kv", [2], "attention.head_count_kv has 1 numbers for 2 layers"),
+        ("attention.causal", False, "'llama' makes no tokens one after the other"),
+    ],
+)
+def test_metadata_of_no_language_model_are_refused(tmp_path, key, given, says):
+    with pytest.raises(PartitionError, match=says) as caught:
+        layers_with(tmp_path, "llama", [], **{key: given})
+    assert "\n" not in str(caught.value)
