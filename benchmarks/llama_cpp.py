@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.llama_cpp_cases import ENDPOINTS, byte_cases, kind_of, placements, word_cases
 from benchmarks.llama_cpp_engine import MIB, Answer, Engine, engine
-from fx_bridge.files.gguf_buffers import compute_buffer_bytes, padded_positions
+from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import GgufModel, gguf_model
 from fx_bridge.interop.llama_cpp_tensors import feeds_of, read_tensors, write_tensors
@@ -59,10 +59,8 @@ def compare_bytes(machine: Engine, count: int) -> Iterator[tuple[dict[str, Any],
         weights, caches = Counter(CPU=model.embedding.size_bytes), Counter()
         for device, (first, second) in zip(layers, model.layers, strict=True):
             weights[device] += first.size_bytes + second.size_bytes
-            positions = padded_positions(option["-c"])
-            if first.cache.most_positions is not None:
-                window = padded_positions(first.cache.most_positions + option["-ub"])
-                positions = min(positions, window)
+            window = first.cache.most_positions
+            positions = cached_positions(option["-c"], window, option["-ub"])
             caches[device] += first.cache.position_bytes * positions + first.cache.state_bytes
         weights[last] += model.output.size_bytes
         ratios = []

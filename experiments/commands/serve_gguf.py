@@ -31,8 +31,6 @@ _PANEL: Final = "GGUF files"
 _SECONDS: Final = 1.5
 """Time limit unless another one is given."""
 _MOST_CHECKS: Final = 4
-_CHUNK: Final = 512
-"""Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 _CACHE: Final = f"Type of the entries of caches: {', '.join(CACHE_TYPES)}."
 _ELSEWHERE: Final = frozenset({
     *("-m", "--model", "-c", "--ctx-size", "-np", "--parallel", "-ub", "--ubatch-size", "-b"),
@@ -164,7 +162,7 @@ def _jobs(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufJobs
         given["context"],
         given["prompt"],
         given["generate"],
-        given["chunk"] or _CHUNK,
+        given["chunk"],
     )
     usable = [
         Device(
@@ -303,6 +301,4 @@ def _flags(given: Mapping[str, Any], options: GgufOptions) -> list[str]:
         kind = getattr(options, name) or both
         if kind is not None:
             flags += [f"--{name.replace('_', '-')}", kind]
-    if given["chunk"] not in (None, _CHUNK):
-        flags += ["-ub", str(given["chunk"])]
     return flags

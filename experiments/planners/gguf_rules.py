@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
-from fx_bridge.serving.gguf_plan import GgufPlan
+from fx_bridge.serving.gguf_plan import GgufPlan, jobs_on
 from solver import PartitionPlan
 from solver.offload.evaluate import OffloadEvaluation
 from solver.serving.metrics import ServingMetrics
@@ -45,7 +45,7 @@ def answers_of_gguf_rules(found: GgufPlan) -> list[RuleAnswer]:
         return []
     # Rules take the devices in the order of their names, which users give them.
     devices = sorted(found.jobs.devices, key=lambda device: device.name)
-    rules = _Rules(replace(found, jobs=found.jobs.on(devices)))
+    rules = _Rules(replace(found, jobs=jobs_on(found.jobs, devices, found.context)))
     return [
         rules.answer("-ts by free memory", rules.context_by_shares(), rules.by_shares()),
         rules.fit(),

@@ -53,9 +53,7 @@ def compute_buffer_bytes(
     ubatch = min(ubatch, context)
     chosen = [layer for at, layer in enumerate(model.layers) if layers is None or at in layers]
     windows = {first.cache.most_positions for first, _ in chosen if first.cache.position_bytes}
-    lengths = [
-        context if w is None else min(context, padded_positions(w + ubatch)) for w in windows
-    ]
+    lengths = [cached_positions(context, window, ubatch) for window in windows]
     most = _most(_results(model, *layer, pipelined=pipelined) for layer in chosen)
     token = ubatch * _FLOAT_BYTES
     row = model.width * token
@@ -82,6 +80,12 @@ def compute_buffer_bytes(
 def padded_positions(count: int) -> int:
     """Return the length of a cache for `count` positions."""
     return -(-count // _STEP) * _STEP
+
+
+def cached_positions(context: int, window: int | None, ubatch: int) -> int:
+    """Return the length of the cache of a layer, which may see a window alone."""
+    whole = padded_positions(context)
+    return whole if window is None else min(whole, padded_positions(window + ubatch))
 
 
 def _peak_bytes(

@@ -15,12 +15,12 @@ from typing import Final
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.expert_reads import read_bytes
-from fx_bridge.files.gguf_buffers import compute_buffer_bytes, padded_positions
+from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes, padded_positions
 from fx_bridge.files.gguf_layers import CacheRule, GgufModel, HalfLayer
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.options import Costs
 from fx_bridge.serving.request import Request
-from solver import Device
+from solver import Device, Interconnect
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host, Job
 from solver.model.operators import Operator
@@ -35,6 +35,8 @@ HOST_CLASS: Final = "cpu"
 _KERNELS: Final = {"first": 6, "dense": 4, "experts": 9, "whole": 10, "output": 2, "embedding": 1}
 """Kernels of a unit as the engine fuses them; a layer has about 10, or 15 with experts."""
 _FLOAT32_BYTES: Final = 4
+UBATCH: Final = 512
+"""Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 
 
 class GgufJobs:
@@ -43,7 +45,7 @@ class GgufJobs:
     Parameters
     ----------
     request : Request
-        Its chunk is the engine's physical batch.
+        Its chunk is the engine's physical batch, of all sequences; `UBATCH` without one.
     devices : sequence of Device
         In the order of the layers, with their usable memory.
     costs : Costs
@@ -60,6 +62,10 @@ class GgufJobs:
         In execution order.
     groups : tuple of UnitGroup
         What is placed together, but for a last unit that the host may have alone.
+    ubatch : int
+        Most tokens of a call, of all sequences, for which the engine makes room.
+    calls : mapping of int to int
+        Number of calls for a prompt, by their number of tokens of each sequence.
     copies : bool
         Whether calls of many tokens copy matrices of the host to the first device, as the engine
         does unless told otherwise: where that is faster than to multiply on the host.
@@ -77,6 +83,8 @@ class GgufJobs:
     ) -> None:
         self.model, self.request, self.devices = model, request, tuple(devices)
         self.host, self._costs = host, costs
+        self.ubatch = request.chunk or UBATCH
+        self.calls = replace(request, chunk=max(self.ubatch // request.batch, 1)).calls
         self._may_fill = may_fill
         self._host_class = (host and host.device_class) or HOST_CLASS
         specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **costs.specs}
@@ -103,11 +111,10 @@ class GgufJobs:
 
     def at(self, context: int) -> Job:
         """Return the job with a context."""
-        calls = self.request.calls
         return Job(
-            {_phase(tokens): self._problem(tokens, context) for tokens in (*calls, 1)},
+            {_phase(tokens): self._problem(tokens, context) for tokens in (*self.calls, 1)},
             _phase(1),
-            {_phase(tokens): runs for tokens, runs in calls.items()},
+            {_phase(tokens): runs for tokens, runs in self.calls.items()},
             self.request.generate,
             self.request.batch,
             context,
@@ -123,7 +130,7 @@ class GgufJobs:
     def cache_bytes(self, unit: HalfLayer, context: int) -> int:
         """Return the bytes of the cache of a unit for all sequences."""
         rule = unit.cache
-        cells = self._cells(rule, context, padded_positions(self._most_rows))
+        cells = cached_positions(context, rule.most_positions, self.ubatch)
         return self.request.batch * (-(-rule.position_bytes * cells // 1) + rule.state_bytes)
 
     def group_bytes(self, number: int, context: int, *, is_part: bool = False) -> int:
@@ -137,14 +144,9 @@ class GgufJobs:
             return held
         return held + self.buffer_bytes(context, has_output=True) - self.buffer_bytes(context)
 
-    @property
-    def _most_rows(self) -> int:
-        """Most tokens of a call, of all sequences."""
-        return self.request.batch * max(self.request.calls)
-
     def _copies_faster(self) -> bool:
         """Return whether a copy of the matrices of the host makes prompts faster."""
-        tokens, context = max(self.request.calls), self.request.context
+        tokens, context = max(self.calls), self.request.context
         on_host, copied = (
             sum(self._host_ns(at, tokens, context, copies=copies) for at in self._inner)
             for copies in (False, True)
@@ -165,18 +167,13 @@ class GgufJobs:
             return compute_buffer_bytes(
                 self.model,
                 context=positions,
-                ubatch=self._most_rows,
+                ubatch=self.ubatch,
                 flash=True,
                 has_output=has_output,
                 pipelined=self._may_fill and len(self.devices) > 1,
             )
 
         return found
-
-    def _cells(self, rule: CacheRule, context: int, beyond: int = 0) -> int:
-        """Return the positions of a sequence that a cache has, or that a token sees of it."""
-        cells = padded_positions(context)
-        return cells if rule.most_positions is None else min(cells, rule.most_positions + beyond)
 
     def _growth(self) -> dict[str, int]:
         """Return the bytes of a position by the key of each cache."""
@@ -223,11 +220,18 @@ class GgufJobs:
         return PartitionProblem(
             tuple(operators),
             tuple(_without(device, buffer_bytes) for device in self.devices),
-            interconnect=self._costs.interconnect,
+            interconnect=self._interconnect,
             memory_model="weights",
             weights=weights,
             times_from={name: spec.source for name, spec in self._specs.items()},
         )
+
+    @property
+    def _interconnect(self) -> Interconnect:
+        """Links between the devices and the host."""
+        given = self._costs.interconnect
+        names = {STAGING_HOST, *(device.name for device in self.devices)}
+        return replace(given, links={k: v for k, v in given.links.items() if names.issuperset(k)})
 
     def _times(self, at: int, tokens: int, context: int) -> dict[str, int]:
         """Return the time of a unit by class; that of the host only where it may run."""
@@ -291,7 +295,8 @@ class GgufJobs:
         if unit.cache == CacheRule():
             return (flops, moved), (0, 0)
         # A token sees the whole context, and those of a prompt half of it on average.
-        seen = self._cells(unit.cache, context if tokens == 1 else -(-self.request.prompt // 2))
+        seen = padded_positions(context if tokens == 1 else -(-self.request.prompt // 2))
+        seen = min(seen, unit.cache.most_positions or seen)
         cache_bytes = unit.cache.position_bytes * seen + 2 * unit.cache.state_bytes
         products = 2 * rows * seen * self._attention_width if unit.cache.position_bytes else 0
         return (flops, moved), (products, int(self.request.batch * cache_bytes))

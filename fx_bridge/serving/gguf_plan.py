@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Final
 from fx_bridge.files.gguf_layers import HalfLayer
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
-from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
+from fx_bridge.serving.gguf_job import CONTEXT_STEP, UBATCH, GgufJobs
 from fx_bridge.serving.host_words import HostWordsModel
 from solver import Device, PartitionPlan, SolveLimits, SolveStatus
 from solver.model.checks import only_given
@@ -28,6 +28,8 @@ from solver.serving.metrics import ServingMetrics, hosted_metrics
 
 _MOST_ORDERED: Final = 3
 """Devices of which all orders are tried; more are in the given order."""
+_BATCH: Final = 2048
+"""Most tokens that llama.cpp computes together unless ``-b`` says more."""
 _LEAST_S: Final = 0.2
 """Of a search, also where the time is over."""
 
@@ -105,7 +107,7 @@ class GgufPlan:
         """The translation between plans and arguments."""
         layers = tuple(f"blk.{number}" for number in range(len(self.jobs.model.layers)))
         experts = {at for at, unit in enumerate(self.jobs.units) if unit.expert_bytes}
-        rows = self.job.batch * max(self.jobs.request.calls)
+        rows = self.job.batch * max(self.jobs.calls)
         return HostWordsModel(
             LayerNames(layers),
             self.jobs.groups,
@@ -162,9 +164,14 @@ class GgufPlan:
         request = self.jobs.request
         words = self.words_model.words(plan)
         assert isinstance(words, list)
-        several = ["-np", str(request.batch)] if request.batch > 1 else []
-        positions = str(request.batch * self.context)
-        return ["llama-server", "-m", self.jobs.model.path, "-c", positions, *several, *words]
+        path, ubatch = self.jobs.model.path, self.jobs.ubatch
+        path = f"./{path}" if path.startswith("-") else path
+        # Without -np the server keeps windows and states of four sequences.
+        sizes = {"-c": request.batch * self.context, "-np": request.batch}
+        sizes |= {"-ub": ubatch} if ubatch != UBATCH else {}
+        sizes |= {"-b": ubatch} if ubatch > _BATCH else {}
+        numbers = (word for name, size in sizes.items() for word in (name, str(size)))
+        return ["llama-server", "-m", path, *numbers, *words]
 
 
 def plan_gguf(
@@ -223,7 +230,7 @@ class _Search:
         bound = min(known) if known and len(known) == len(bounds) else None
         if best is None:
             status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
-            return self._plan(orders[0], context, status, None, None)
+            return self._plan(self._jobs.devices, context, status, None, None)
         value, order, plan = best
         status = SolveStatus.OPTIMAL if value == bound else SolveStatus.FEASIBLE
         return self._plan(order, context, status, plan, bound)
@@ -232,7 +239,7 @@ class _Search:
         self, order: Sequence[Device], context: int, *, searches: int = 1, is_timed: bool = True
     ) -> OffloadResult:
         """Return the best plan on devices in an order, or any that fits."""
-        jobs = self._jobs_on(order, context)
+        jobs = jobs_on(self._jobs, order, context)
         instance = OffloadInstance.of(_asked(jobs, context, self._objective))
         if not is_timed:
             instance = replace(instance, counts=(0,) * len(instance.counts))
@@ -264,7 +271,7 @@ class _Search:
                 orders.append(order)
         if not longest:
             status = SolveStatus.INFEASIBLE if is_proven else SolveStatus.UNKNOWN
-            return self._plan(self._orders[0], CONTEXT_STEP, status, None, None)
+            return self._plan(self._jobs.devices, CONTEXT_STEP, status, None, None)
         found = self._fastest(orders, longest * CONTEXT_STEP)
         if found.plan is None:
             return found
@@ -279,13 +286,6 @@ class _Search:
         fits = _can_fill(self._jobs.on(order), context)
         return SolveStatus.OPTIMAL if fits else SolveStatus.INFEASIBLE
 
-    def _jobs_on(self, order: Sequence[Device], context: int) -> GgufJobs:
-        """Return the jobs on devices, with the buffers of the plans that there are."""
-        jobs = self._jobs.on(order, may_fill=True)
-        if jobs.host is None or _can_fill(jobs, context):
-            return jobs
-        return jobs.on(order, may_fill=False)
-
     def _plan(
         self,
         order: Sequence[Device],
@@ -294,8 +294,12 @@ class _Search:
         plan: PartitionPlan | None,
         bound: Fraction | float | None,
     ) -> GgufPlan:
+        jobs = jobs_on(self._jobs, order, context)
+        if len(order) < len(self._jobs.devices):
+            others = (device for device in self._jobs.devices if device not in order)
+            jobs = self._jobs.on((*order, *others), may_fill=False)
         return GgufPlan(
-            self._jobs_on(order, context),
+            jobs,
             self._objective,
             context,
             status,
@@ -304,6 +308,14 @@ class _Search:
             len(self._jobs.devices) <= _MOST_ORDERED,
             self._clock.elapsed_s,
         )
+
+
+def jobs_on(jobs: GgufJobs, devices: Sequence[Device], context: int) -> GgufJobs:
+    """Return the jobs on devices, with the buffers of the plans that there are."""
+    jobs = jobs.on(devices, may_fill=True)
+    if jobs.host is None or _can_fill(jobs, context):
+        return jobs
+    return jobs.on(devices, may_fill=False)
 
 
 def _can_fill(jobs: GgufJobs, context: int) -> bool:
@@ -330,12 +342,15 @@ def _asked(jobs: GgufJobs, context: int, objective: ServingObjective) -> Job:
 
 
 def _orders(jobs: GgufJobs) -> Iterator[tuple[Device, ...]]:
-    """Yield the orders of devices that differ, the given one first."""
+    """Yield each device alone, and the orders of all that differ, the given one first.
+
+    Alone a device has smaller buffers, since batches take no turns, and is searched fast.
+    """
+    orders: Iterable[tuple[Device, ...]] = itertools.permutations(jobs.devices)
     if len(jobs.devices) > _MOST_ORDERED:
-        yield jobs.devices
-        return
+        orders = [jobs.devices]
     seen = set()
-    for order in itertools.permutations(jobs.devices):
+    for order in itertools.chain(itertools.combinations(jobs.devices, 1), orders):
         kinds = tuple((device.memory_bytes, device.device_class) for device in order)
         if kinds not in seen or not jobs.has_alike_links:
             seen.add(kinds)

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from fx_bridge.files.gguf_buffers import compute_buffer_bytes, padded_positions
+from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
 from tests.support.llama_cpp_models import MODELS, write_model
@@ -38,10 +38,8 @@ def model_of(tmp_path_factory):
 
 
 def cache_bytes(rule, case):
-    positions = padded_positions(option(case, "-c"))
-    if rule.most_positions is not None:
-        window = padded_positions(rule.most_positions + option(case, "-ub"))
-        positions = min(positions, window)
+    ubatch = option(case, "-ub")
+    positions = cached_positions(option(case, "-c"), rule.most_positions, ubatch)
     return rule.position_bytes * positions + rule.state_bytes
 
 

@@ -2,17 +2,23 @@
 
 import itertools
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from fx_bridge.costs.device_presets import DEVICE_SPECS
+from fx_bridge.files.gguf_header import read_gguf
+from fx_bridge.files.gguf_layers import gguf_model
 from fx_bridge.options import Costs
 from fx_bridge.serving.gguf_job import GgufJobs
 from fx_bridge.serving.gguf_plan import plan_gguf
+from fx_bridge.serving.request import Request
 from solver import Device, Interconnect, Link, SolveLimits, SolveStatus
+from solver.model.job import Host
 from tests.support import gguf_oracle
 from tests.support.gguf_models import small_jobs, write_small
+from tests.support.llama_cpp_models import write_model
 from tests.support.problem_counts import counts
 
 LIMITS = SolveLimits(60.0, workers=1, deterministic=True)
@@ -56,9 +62,13 @@ def oracle_case(jobs, context, runs):
 
 
 def best_of_orders(jobs, context, runs):
-    """The least time in any order of the devices; copies of prompts go to the first of them."""
+    """The least time in any order of the devices; copies of prompts go to the first of them.
+
+    A device alone is asked too, since batches take no turns there, and buffers are smaller.
+    """
     found = []
-    for order in itertools.permutations(jobs.devices):
+    lengths = {1, len(jobs.devices)}
+    for order in itertools.chain(*(itertools.permutations(jobs.devices, n) for n in lengths)):
         case = oracle_case(jobs.on(order), context, runs)
         if jobs.host is not None and not gguf_oracle.has_room(*case):
             # Buffers are smaller where a part is on the host.
@@ -145,16 +155,69 @@ def test_what_devices_hold_is_what_the_evaluator_counts(tmp_path):
 
 
 def test_equal_cards_with_unlike_links_are_put_in_the_best_order(tmp_path):
-    draw = random.Random(4)
+    draw = random.Random(7)
     jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=False)
+    # With calls of few tokens a card alone needs hardly less room.
+    request = replace(jobs.request, chunk=16)
     kind, names = jobs.devices[0].device_class, ("cuda:0", "cuda:2", "cuda:1")
     slow, fast = Link(10**6, 10**6), Link(None, 10)
     links = {pair: fast if "cuda:1" in pair else slow for pair in itertools.permutations(names, 2)}
     costs = Costs(interconnect=Interconnect(links=links), specs={kind: DEVICE_SPECS[kind]})
+    three = [Device(name, None, kind) for name in names]
+    jobs = GgufJobs(jobs.model, request, three, costs)
     sizes = [jobs.group_bytes(number, 256) for number in range(1, len(jobs.groups))]
     # Three cards have room for all layers, and two have not.
     room = jobs.buffer_bytes(256) + sum(sizes) // 3 + max(sizes) // 2
     devices = [Device(name, room, kind) for name in names]
-    found = plan_gguf(GgufJobs(jobs.model, jobs.request, devices, costs), "token", LIMITS)
+    found = plan_gguf(jobs.on(devices), "token", LIMITS)
     used = [use.device for use in found.uses(found.plan) if use.weight_bytes]
     assert len(used) == 3 and used[1] == "cuda:1"
+
+
+def test_room_is_made_for_the_calls_of_the_line(tmp_path):
+    path = write_model(tmp_path, "gpt-oss", "MXFP4", layers=2)
+    model = gguf_model(read_gguf(path))
+    specs = {"rtx-3090": DEVICE_SPECS["rtx-3090"]}
+    card = [Device("cuda:0", 24 * 10**9, "rtx-3090")]
+    short, usual, several, large = (
+        GgufJobs(model, request, card, Costs(specs=specs))
+        for request in (
+            Request(prompt=3, generate=1, chunk=None),
+            Request(prompt=2048),
+            Request(batch=4, prompt=512),
+            Request(prompt=4096, context=8192, chunk=4096),
+        )
+    )
+    # Without -ub a call has 512 tokens, of a short prompt as well as of four sequences.
+    assert (short.calls, usual.calls, several.calls) == ({3: 1}, {512: 4}, {128: 4})
+    buffers = [jobs.buffer_bytes(4096, has_output=True) for jobs in (short, usual)]
+    assert buffers[0] == buffers[1] < large.buffer_bytes(4096, has_output=True)
+    # A window of 128 tokens, and a call of 512, take 768 cells of 8 heads of 64 in f16.
+    windowed = usual.units[1]
+    assert usual.cache_bytes(windowed, 4096) == 768 * 2 * 8 * 64 * 2
+    assert several.cache_bytes(windowed, 4096) == 4 * usual.cache_bytes(windowed, 4096)
+    for jobs, options in (
+        (short, "-c 4096 -np 1 -dev"),
+        (several, "-c 16384 -np 4 -dev"),
+        (large, "-c 8192 -np 1 -ub 4096 -b 4096 -dev"),
+    ):
+        found = plan_gguf(jobs, "token", LIMITS)
+        assert options in " ".join(found.line(found.plan))
+
+
+def test_one_card_that_needs_less_room_alone_is_known(tmp_path):
+    path = write_model(tmp_path, "llama", "Q8_0")
+    model = gguf_model(read_gguf(path))
+    specs = {"rtx-3090": DEVICE_SPECS["rtx-3090"]}
+    large, small = Device("cuda:0", 216 * 10**8, "rtx-3090"), Device("cuda:1", 10**8, "rtx-3090")
+    for host in (None, Host(64 * 10**9, "cpu")):
+        alone, beside, behind = (
+            plan_gguf(
+                GgufJobs(model, Request(), cards, Costs(specs=specs), host), "context", LIMITS
+            )
+            for cards in ([large], [large, small], [small, large])
+        )
+        assert alone.context == beside.context == behind.context
+        assert {alone.status, beside.status, behind.status} == {SolveStatus.OPTIMAL}
+        assert alone.uses(alone.plan)[0] in beside.uses(beside.plan)
+        assert alone.uses(alone.plan)[0] in behind.uses(behind.plan)
