@@ -135,7 +135,7 @@ def _lines(found: GgufPlan, flags: Sequence[str], *, is_timed: bool) -> list[str
         f"host: {_host(found, uses)}, {format_bytes(found.judged(plan).host_bytes)}",
         f"context: {found.context} tokens{_beyond(found)}",
         *(_times(found, plan) if is_timed else ()),
-        f"{found.objective}: {_proof(found)} in {found.wall_time_s:.2f} s",
+        f"{found.objective}: {_proof(found)}",
     ]
     if is_timed:
         problem = found.job.phases[found.job.token_phase]
@@ -161,20 +161,21 @@ def _beyond(found: GgufPlan) -> str:
 
 def _proof(found: GgufPlan) -> str:
     """Return the proof of a plan in words."""
+    spent = f"in {found.wall_time_s:.2f} s"
     orders = "in any order of the devices"
     if not found.has_all_orders:
         orders = "in this order of the devices"
     elif len(found.jobs.devices) < 2:
         orders = "that llama.cpp can run"
     if found.status is SolveStatus.OPTIMAL:
-        return f"proven optimal, no plan {orders} is better"
+        return f"proven optimal, no plan {orders} is better {spent}"
     if found.bound is None or found.plan is None:
-        return "nothing proven"
+        return f"nothing proven {spent}"
     value = found.judged(found.plan).value_ns
     if found.objective == "context" or not value:
-        return f"at most {found.bound} tokens; a longer --time-limit may tell"
+        return f"at most {found.bound} tokens {spent}; a longer --time-limit may tell"
     gap = format_gap(float(1 - found.bound / value))
-    return f"at most {gap} above the best plan {orders}; a longer --time-limit may tell"
+    return f"at most {gap} above the best plan {orders} {spent}; a longer --time-limit may tell"
 
 
 def _layers(use: DeviceUse) -> str:
@@ -206,6 +207,13 @@ def _why_no_plan(found: GgufPlan) -> str:
     units = found.jobs.units
     context = found.jobs.request.context if found.objective != "context" else found.context
     needed = sum(unit.size_bytes + found.jobs.cache_bytes(unit, context) for unit in units[1:])
+    if found.jobs.host is not None and found.job.host is not None:
+        room, size_bytes = found.job.host.memory_bytes, units[0].size_bytes
+        if room is not None and room < size_bytes:
+            return (
+                f"the embedding, on the host, is {format_bytes(size_bytes)}, and beside the buffer "
+                f"of what runs there the host has {format_bytes(room)}; give a larger --host"
+            )
     remedy = "a shorter --context, " if found.objective != "context" else ""
     host = "" if found.jobs.host else "or such as --host 64GB@ddr5-5600, "
     return (

@@ -80,7 +80,7 @@ class _Rules:
         """Return the context of the request, or the longest one with these shares."""
         if not self._is_longest:
             return self._found.context
-        low, high = 0, self._jobs.model.longest_context // CONTEXT_STEP + 1
+        low, high = 0, self._jobs.longest_context // CONTEXT_STEP + 1
         counts = self.by_shares()
         while high - low > 1:
             probe = (low + high) // 2
@@ -103,7 +103,7 @@ class _Rules:
 
     def _context_of_fit(self) -> int:
         """Return the context that fits by the sum of all devices, by linear interpolation."""
-        most = self._jobs.model.longest_context
+        most = self._jobs.longest_context
         least = min(_LEAST_CONTEXT, most)
         used = {context: sum(self._used(context, self.by_shares())) for context in (least, most)}
         layers = len(self._jobs.model.layers)

@@ -104,6 +104,11 @@ class GgufJobs:
         return GgufJobs(self.model, self.request, devices, self._costs, self.host, may_fill=kept)
 
     @property
+    def longest_context(self) -> int:
+        """The context of the training in whole steps, and at least one."""
+        return max(self.model.longest_context // CONTEXT_STEP, 1) * CONTEXT_STEP
+
+    @property
     def has_alike_links(self) -> bool:
         """True if devices differ by memory and class alone."""
         links = self._costs.interconnect.links

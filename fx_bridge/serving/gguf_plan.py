@@ -251,7 +251,7 @@ class _Search:
 
     def _longest(self) -> GgufPlan:
         """Return the fastest plan of those with the longest context."""
-        most = max(self._jobs.model.longest_context // CONTEXT_STEP, 1)
+        most = self._jobs.longest_context // CONTEXT_STEP
         longest, is_proven = 0, True
         orders: list[tuple[Device, ...]] = []
         for order in self._orders:

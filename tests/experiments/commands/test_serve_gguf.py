@@ -184,6 +184,31 @@ def test_a_context_beyond_that_of_the_training_is_noted(tmp_path, capsys):
     assert f"; the model was trained for {trained}\n" in capsys.readouterr().out
 
 
+def test_a_training_shorter_than_a_step_of_contexts_has_one_step(tmp_path, capsys):
+    model = MODELS["llama"]("Q8_0", layers=2, width=512, feed=512, count=4, kv=4, vocabulary=64)
+    path = write_gguf(
+        tmp_path / "m.gguf", model.metadata | {"llama.context_length": 100}, model.tensors
+    )
+    found = answer(["serve", path, "--devices", "1GB", "--objective", "context"], capsys)
+    assert (found["context"], found["status"]) == (256, "optimal")
+    assert [rule["context"] for rule in found["rules"]] == [256, 256]
+
+
+def test_a_host_too_small_for_the_embedding_is_named(tmp_path, capsys):
+    words = ["serve", str(write_model(tmp_path, "llama", "Q8_0")), "--devices", "24GB@rtx-3090"]
+    assert main([*words, "--host", "500MB"]) == EXIT_NO_PLAN
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "infeasible; the embedding, on the host, is 558.2 MB" in first
+    assert first.endswith("give a larger --host")
+
+
+def test_a_name_that_begins_with_a_dash_is_no_option_in_the_line(tmp_path, monkeypatch, capsys):
+    write_small(tmp_path / "-m.gguf", random.Random(3), 2)
+    monkeypatch.chdir(tmp_path)
+    words = ["serve", "./-m.gguf", "--devices", "1GB", "--objective", "context"]
+    assert answer(words, capsys)["words"][1:3] == ["-m", "./-m.gguf"]
+
+
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
     """Put a program on the path that counts some bytes more on CUDA0 than a file says."""
