@@ -45,7 +45,11 @@ def answers_of_gguf_rules(found: GgufPlan) -> list[RuleAnswer]:
         return []
     # Rules take the devices in the order of their names, which users give them.
     devices = sorted(found.jobs.devices, key=lambda device: device.name)
-    rules = _Rules(replace(found, jobs=jobs_on(found.jobs, devices, found.context)))
+    # Their lines have no -ot unless parts are on the host.
+    jobs = found.jobs.on(devices, may_fill=True)
+    if found.jobs.host is not None:
+        jobs = jobs_on(jobs, devices, found.context)
+    rules = _Rules(replace(found, jobs=jobs))
     return [
         rules.answer("-ts by free memory", rules.context_by_shares(), rules.by_shares()),
         rules.fit(),

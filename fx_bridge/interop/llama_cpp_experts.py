@@ -91,6 +91,15 @@ def write_experts(
     return [*words, OVERRIDE, rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={HOST_BUFFER}"]
 
 
+def one_batch(layers: int) -> Words:
+    """Return arguments for one batch at a time, where devices would else take several in turns.
+
+    With any expression there is room for one batch alone. This one finds nothing: it is about the
+    output, which is the item after the layers and has no name of this kind.
+    """
+    return [OVERRIDE, rf"blk\.{layers}\.={HOST_BUFFER}"]
+
+
 def read_experts(
     text: str,
     names: LayerNames,
@@ -229,10 +238,12 @@ def _moved(
     second = frozenset(name for own in weights for name in own.second)
     more = (name for own in weights for name in (*own.first, *own.beside))
     names = (*more, *rare, *second, *others)
+    unloaded = _unloaded(weights)
     places: dict[str, str] = {}
     for override in overrides:
         found = override.pattern.found_in(names)
-        if not found and override.option == OVERRIDE:
+        is_meant = found or override.pattern.found_in(unloaded)
+        if not is_meant and override.option == OVERRIDE:
             last = next((own.second[-1] for own in reversed(weights) if own.second), "none")
             raise PartitionError(
                 f"llama.cpp's {OVERRIDE} has {override.pattern.text[:100]!r}, which is found in no "
@@ -252,6 +263,20 @@ def _moved(
         at
         for at, (own, device) in enumerate(zip(weights, device_of, strict=True))
         if _is_moved(own, device, places)
+    )
+
+
+def _unloaded(weights: Sequence[LayerWeights]) -> frozenset[str]:
+    """Return names of matrices by the numbers of items without any.
+
+    ``--fit`` writes expressions for all items, such as blocks that are not loaded and the output.
+    """
+    empty = [at for at, own in enumerate(weights) if not own.first and not own.second]
+    return frozenset(
+        f"blk.{at}.{name.split('.', 2)[2]}"
+        for own in weights
+        for name in (*own.first, *own.second)
+        for at in (*empty, len(weights))
     )
 
 

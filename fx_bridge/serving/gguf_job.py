@@ -53,8 +53,8 @@ class GgufJobs:
     host : Host, optional
         Where layers, or parts of them, may run. Without one the host has the embedding alone.
     may_fill : bool
-        Whether several devices may have all layers, which then take batches in turns: the engine
-        holds inputs four times for this, and does not where a part is on the host.
+        Whether several devices that have all layers take batches in turns: the engine holds
+        inputs four times for this, and does not where a line has ``-ot`` or a layer on the host.
 
     Attributes
     ----------
@@ -113,6 +113,11 @@ class GgufJobs:
         """True if devices differ by memory and class alone."""
         links = self._costs.interconnect.links
         return all(STAGING_HOST in pair for pair in links) and len({*links.values()}) < 2
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if devices with all layers take batches in turns."""
+        return self._may_fill and len(self.devices) > 1
 
     def at(self, context: int) -> Job:
         """Return the job with a context."""
@@ -175,7 +180,7 @@ class GgufJobs:
                 ubatch=self.ubatch,
                 flash=True,
                 has_output=has_output,
-                pipelined=self._may_fill and len(self.devices) > 1,
+                pipelined=self.takes_turns,
             )
 
         return found

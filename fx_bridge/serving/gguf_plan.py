@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from fx_bridge.files.gguf_layers import HalfLayer
+from fx_bridge.interop.llama_cpp_experts import one_batch
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
 from fx_bridge.serving.gguf_job import CONTEXT_STEP, UBATCH, GgufJobs
@@ -164,6 +165,9 @@ class GgufPlan:
         request = self.jobs.request
         words = self.words_model.words(plan)
         assert isinstance(words, list)
+        fills = all(plan.modes[unit.name] == "resident" for unit in self.jobs.units[1:])
+        if fills and len(self.jobs.devices) > 1 and not self.jobs.takes_turns:
+            words = [*words, *one_batch(len(self.jobs.model.layers))]
         path, ubatch = self.jobs.model.path, self.jobs.ubatch
         path = f"./{path}" if path.startswith("-") else path
         # Without -np the server keeps windows and states of four sequences.
@@ -283,7 +287,7 @@ class _Search:
         """Return whether a plan fits: ``OPTIMAL``, ``INFEASIBLE``, or another status if unknown."""
         if self._jobs.host is not None:
             return self._solve(order, context, searches=2, is_timed=False).status
-        fits = _can_fill(self._jobs.on(order), context)
+        fits = _can_fill(jobs_on(self._jobs, order, context), context)
         return SolveStatus.OPTIMAL if fits else SolveStatus.INFEASIBLE
 
     def _plan(
@@ -313,9 +317,7 @@ class _Search:
 def jobs_on(jobs: GgufJobs, devices: Sequence[Device], context: int) -> GgufJobs:
     """Return the jobs on devices, with the buffers of the plans that there are."""
     jobs = jobs.on(devices, may_fill=True)
-    if jobs.host is None or _can_fill(jobs, context):
-        return jobs
-    return jobs.on(devices, may_fill=False)
+    return jobs if _can_fill(jobs, context) else jobs.on(devices, may_fill=False)
 
 
 def _can_fill(jobs: GgufJobs, context: int) -> bool:

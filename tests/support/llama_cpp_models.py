@@ -28,8 +28,8 @@ class Model:
             layer = name.split(".")[1]
             if kind in MIXED and name.split(".")[-2] in ("attn_v", "ffn_down", "ffn_down_exps"):
                 kind = MIXED[kind] if int(layer) % 3 == 0 else kind
-            if shape and kind in (*MIXED, *MIXED.values()) and shape[0] % 256:
-                kind = "Q8_0"
+        if shape and kind in (*MIXED, *MIXED.values()) and shape[0] % 256:
+            kind = "Q8_0"
         self.tensors.append((f"{name}", kind, shape))
 
     def ends(self, tied=False):
@@ -146,7 +146,7 @@ def deepseek2(kind, layers=27, width=2048, count=16, latent=512, vocabulary=1024
             attn_kv_a_mqa=(width, latent + 64), attn_output=(count * 128, width),
         )  # fmt: skip
         # Their rows are too short for blocks of 256.
-        kind = "Q8_0" if model.kind in MIXED else model.kind
+        kind = "Q8_0" if model.kind in (*MIXED, *MIXED.values()) else model.kind
         model.add(f"blk.{at}.attn_k_b.weight", 128, latent, count, kind=kind)
         model.add(f"blk.{at}.attn_v_b.weight", latent, 128, count, kind=kind)
         if at:

@@ -159,6 +159,11 @@ def test_halves_are_told_by_the_names_in_the_file(tmp_path, name):
     of_kind = {kind: {at for at, feed in enumerate(feeds) if feed == kind} for kind in feeds}
     if "experts" in of_kind:
         assert on_host("-cmoe") == on_host("-ot exps=CPU") == of_kind["experts"]
+        # --fit writes the output, which is the last item, as it writes layers.
+        of_output = rf"-ot 'blk\.{len(feeds)}\.ffn_(up|down|gate_up|gate)_(ch|)exps=CPU'"
+        assert on_host(of_output) == set()
+        with pytest.raises(PartitionError, match="is found in no weight of the model"):
+            on_host(of_output.replace(str(len(feeds)), str(len(feeds) + 1)))
     if "dense" in of_kind:
         assert on_host("-ncffn 99") == of_kind["dense"]
     assert on_host("-ngl all") == set()

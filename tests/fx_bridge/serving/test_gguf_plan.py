@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shlex
 from dataclasses import replace
 from fractions import Fraction
 
@@ -70,8 +71,8 @@ def best_of_orders(jobs, context, runs):
     lengths = {1, len(jobs.devices)}
     for order in itertools.chain(*(itertools.permutations(jobs.devices, n) for n in lengths)):
         case = oracle_case(jobs.on(order), context, runs)
-        if jobs.host is not None and not gguf_oracle.has_room(*case):
-            # Buffers are smaller where a part is on the host.
+        if not gguf_oracle.has_room(*case):
+            # Buffers are smaller where a part is on the host, or batches do not take turns.
             case = oracle_case(jobs.on(order, may_fill=False), context, runs)
         found.append(gguf_oracle.best(*case))
     return min((value for value in found if value is not None), default=None)
@@ -134,6 +135,38 @@ def test_words_are_read_as_the_plan_that_was_written(tmp_path, has_host):
         assert found.words_model.read(text).plan.assignment == found.plan.assignment
         assert found.words_model.read(text).plan.modes == found.plan.modes
     assert planned > 5
+
+
+def test_devices_that_are_full_take_one_batch_at_a_time(tmp_path):
+    path = write_model(tmp_path, "qwen2", "Q8_0", layers=6)
+    model = gguf_model(read_gguf(path))
+    devices = [Device(f"cuda:{at}", 2 * 2**30, "rtx-3060") for at in range(2)]
+    costs = Costs(specs=DEVICE_SPECS)
+    jobs = GgufJobs(model, Request(), devices, costs, Host(None, "ddr5-5600"))
+    fills, turns = jobs.on(devices, may_fill=False), jobs.on(devices, may_fill=True)
+    longest = {
+        case: max(at for at in range(4096, 131072, 4096) if _has_room(case, at))
+        for case in (fills, turns)
+    }
+    assert longest[turns] < longest[fills]
+    for context, is_apart in ((longest[turns], False), (longest[fills], True)):
+        request = Request(context=context)
+        for host in (None, Host(None, "ddr5-5600")):
+            found = plan_gguf(GgufJobs(model, request, devices, costs, host), "token", LIMITS)
+            line = found.line(found.plan)
+            assert (line[-2:] == ["-ot", r"blk\.6\.=CPU"]) is is_apart
+            assert found.jobs.takes_turns is not is_apart
+            text = shlex.join(line[line.index("-dev") :])
+            assert found.words_model.read(text).plan.modes == found.plan.modes
+
+
+def _has_room(jobs, context):
+    _, *layers, output = (jobs.group_bytes(at, context) for at in range(len(jobs.groups)))
+    room = jobs.devices[0].memory_bytes - jobs.buffer_bytes(context)
+    return any(
+        sum(layers[:cut]) <= room and sum(layers[cut:]) + output <= room
+        for cut in range(len(layers) + 1)
+    )
 
 
 def test_what_devices_hold_is_what_the_evaluator_counts(tmp_path):
