@@ -13,7 +13,7 @@ from experiments.commands.option_reading import read_limits
 from experiments.commands.options import LimitOptions, SearchOptions
 from experiments.commands.serve_host import read_host
 from experiments.console.output import check_writable
-from fx_bridge.files.gguf_layers import CACHE_TYPES
+from fx_bridge.files.stored_types import GGML_CACHE_TYPES
 from fx_bridge.presentation.plan_files import form_of
 from solver import Device, Interconnect, PartitionError
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE
@@ -31,7 +31,7 @@ _PANEL: Final = "GGUF files"
 _SECONDS: Final = 1.5
 """Time limit unless another one is given."""
 _MOST_CHECKS: Final = 4
-_CACHE: Final = f"Type of the entries of caches: {', '.join(CACHE_TYPES)}."
+_CACHE: Final = f"Type of the entries of caches: {', '.join(GGML_CACHE_TYPES)}."
 _ELSEWHERE: Final = frozenset({
     *("-m", "--model", "-c", "--ctx-size", "-np", "--parallel", "-ub", "--ubatch-size", "-b"),
     *("--batch-size", "-t", "--threads", "-fa", "--flash-attn", "-ctk", "--cache-type-k", "-ctv"),

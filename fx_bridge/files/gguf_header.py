@@ -12,10 +12,12 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from fx_bridge.files.stored_types import GGML_NUMBERS
 from solver import PartitionError
 from solver.model.text import shortened, shown
 
@@ -32,20 +34,6 @@ _MOST_NUMBERS: Final = 2**16
 """Longest array of numbers that is kept: those by layer are short, those of tokens are not read."""
 _MOST_DIMENSIONS: Final = 4
 _SPLIT: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-
-STORED: Final[Mapping[int, tuple[str, int, int]]] = MappingProxyType({
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4),
-    27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-})  # fmt: skip
-"""Name, entries of a block, and bytes of a block of every type of tensors, by its number (ggml)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +60,7 @@ class StoredTensor:
     @property
     def elements(self) -> int:
         """Number of entries."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,21 +202,19 @@ class _Reader:
         shape = tuple(self._number(_LENGTH, name) for _ in range(dimensions))
         number = self._number(_COUNT, name)
         offset = self._number(_LENGTH, name)
-        if number not in STORED:
+        if number not in GGML_NUMBERS:
             raise PartitionError(
                 f"{self._where}: tensor {shown(name)} has type {number}, which is unknown; the "
-                f"types are {', '.join(kind for kind, *_ in STORED.values())}"
+                f"types are {', '.join(kind.name for kind in GGML_NUMBERS.values())}"
             )
-        kind, entries, block_bytes = STORED[number]
-        tensor = StoredTensor(name, kind, shape, 0)
-        if not shape or shape[0] % entries or not tensor.elements:
+        kind = GGML_NUMBERS[number]
+        if not prod(shape) or not shape or shape[0] % kind.entries:
             raise PartitionError(
-                f"{self._where}: tensor {shown(name)} of type {kind} has shape "
-                f"{'x'.join(map(str, shape))}, whose first size is no multiple of {entries}; the "
-                "file is damaged, fetch it again"
+                f"{self._where}: tensor {shown(name)} of type {kind.name} has shape "
+                f"{'x'.join(map(str, shape))}, whose first size is no multiple of {kind.entries}; "
+                "the file is damaged, fetch it again"
             )
-        size_bytes = tensor.elements // entries * block_bytes
-        return StoredTensor(name, kind, shape, size_bytes), offset
+        return StoredTensor(name, kind.name, shape, kind.size_bytes(prod(shape))), offset
 
     def _value(self, kind: int, key: str) -> Any:
         if kind == _STRING:

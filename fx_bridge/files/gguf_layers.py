@@ -13,13 +13,12 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
-from fx_bridge.files.gguf_header import STORED, GgufHeader, StoredTensor
+from fx_bridge.files.gguf_header import GgufHeader, StoredTensor
+from fx_bridge.files.stored_types import GGML_CACHE_TYPES, cache_type
 from solver import PartitionError
 from solver.model.checks import check_choice, check_positive
 from solver.model.text import shortened, shown
 
-CACHE_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-"""Types of the entries of a cache."""
 _LAYER: Final = re.compile(r"blk\.(\d+)\.(.+)")
 _FEED: Final = ("ffn_up", "ffn_gate", "ffn_down")
 """The matrices of the half of a layer that follows attention; also those of experts."""
@@ -159,15 +158,15 @@ def gguf_model(
     Parameters
     ----------
     cache_type_k, cache_type_v : str
-        Types of the entries of keys and values, one of `CACHE_TYPES`.
+        Types of the entries of keys and values, one of `GGML_CACHE_TYPES`.
 
     Raises
     ------
     PartitionError
         If the metadata lack a number, or tensors are no model of layers.
     """
-    check_choice(cache_type_k, CACHE_TYPES, "--cache-type-k")
-    check_choice(cache_type_v, CACHE_TYPES, "--cache-type-v")
+    check_choice(cache_type_k, GGML_CACHE_TYPES, "--cache-type-k")
+    check_choice(cache_type_v, GGML_CACHE_TYPES, "--cache-type-v")
     keys = _Keys(header)
     if keys.get("attention.causal") is False:
         raise PartitionError(
@@ -291,7 +290,10 @@ class _Caches:
 
     def __init__(self, keys: _Keys, cache_type_k: str, cache_type_v: str) -> None:
         self._keys = keys
-        self._entry_bytes = _entry_bytes(cache_type_k), _entry_bytes(cache_type_v)
+        self._entry_bytes = (
+            cache_type(cache_type_k).entry_bytes,
+            cache_type(cache_type_v).entry_bytes,
+        )
         layers = keys.count("block_count")
         heads = keys.by_layer("attention.head_count", layers)
         given = keys.by_layer("attention.head_count_kv", layers)
@@ -360,11 +362,3 @@ class _Caches:
         groups = keys.optional("ssm.group_count")
         kept = (keys.count("ssm.conv_kernel") - 1) * (inner + 2 * groups * state)
         return _STATE_BYTES * (kept + inner * state)
-
-
-def _entry_bytes(cache_type: str) -> Fraction:
-    """Return the bytes of an entry of a cache."""
-    for name, entries, block_bytes in STORED.values():
-        if name.lower() == cache_type:
-            return Fraction(block_bytes, entries)
-    raise AssertionError(cache_type)

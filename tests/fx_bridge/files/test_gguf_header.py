@@ -8,7 +8,8 @@ import tracemalloc
 
 import pytest
 
-from fx_bridge.files.gguf_header import STORED, StoredTensor, read_gguf
+from fx_bridge.files.gguf_header import StoredTensor, read_gguf
+from fx_bridge.files.stored_types import GGML_NUMBERS
 from solver import PartitionError
 from tests.support.gguf_files import TYPES, text, value, write_gguf
 
@@ -52,7 +53,7 @@ def test_torch_is_not_imported(tmp_path):
 
 def test_types_of_the_test_files_are_those_of_ggml():
     assert {
-        name: (number, *sizes) for number, (name, *sizes) in STORED.items() if name in TYPES
+        name: (number, *sizes) for number, (name, *sizes) in GGML_NUMBERS.items() if name in TYPES
     } == TYPES
 
 
