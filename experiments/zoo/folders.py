@@ -21,7 +21,7 @@ from solver import PartitionError
 from solver.model.text import printable, shortened, shown
 
 if TYPE_CHECKING:
-    from fx_bridge.files.gguf_header import StoredTensor
+    from fx_bridge.files.mapped import StoredTensor
 
 _DTYPES: Final = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from fx_bridge.files.mapped import StoredTensor, damaged, distinct, mapped
 from fx_bridge.files.stored_types import GGML_NUMBERS
 from solver import PartitionError
 from solver.model.text import shortened, shown
@@ -34,33 +35,6 @@ _MOST_NUMBERS: Final = 2**16
 """Longest array of numbers that is kept: those by layer are short, those of tokens are not read."""
 _MOST_DIMENSIONS: Final = 4
 _SPLIT: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor of a file.
-
-    Attributes
-    ----------
-    name : str
-        As in the file.
-    type : str
-        Such as ``"Q4_K"``.
-    shape : tuple of int
-        The fastest dimension first, as ggml writes it.
-    size_bytes : int
-        Bytes as stored.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    size_bytes: int
-
-    @property
-    def elements(self) -> int:
-        """Number of entries."""
-        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +65,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
     parts = list(_parts(Path(path)))
     found = [_Reader.read(part) for part in parts]
     metadata = found[0][0]
-    tensors = tuple(tensor for _, own in found for tensor in own)
-    names: set[str] = set()
-    for tensor in tensors:
-        if tensor.name in names:
-            raise PartitionError(
-                f"{shortened(parts[0])}: two tensors are called {shown(tensor.name)}; the file is "
-                "damaged, fetch it again"
-            )
-        names.add(tensor.name)
+    tensors = distinct((tensor for _, own in found for tensor in own), shortened(parts[0]))
     count = metadata.get("split.count", len(parts))
     if count not in (0, len(parts)):
         raise PartitionError(
@@ -136,16 +102,8 @@ class _Reader:
     @classmethod
     def read(cls, path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
         """Return metadata and tensors of one file."""
-        where = shortened(path)
-        try:
-            with path.open("rb") as file:
-                if not path.stat().st_size:
-                    raise PartitionError(f"{where}: the file is empty; give a .gguf file")
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    return cls(data, where)._header()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise PartitionError(f"{where}: {reason}; give a .gguf file") from None
+        with mapped(path, "a .gguf file") as data:
+            return cls(data, shortened(path))._header()
 
     def _header(self) -> tuple[dict[str, Any], list[StoredTensor]]:
         if self._bytes(4, "its magic") != _MAGIC:
@@ -177,17 +135,15 @@ class _Reader:
         """Raise PartitionError if a tensor lies beyond the end of the file."""
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment < 2**20:
-            raise PartitionError(
-                f"{self._where}: general.alignment is {shown(alignment)}; the file is damaged, "
-                "fetch it again"
-            )
+            raise damaged(self._where, f"general.alignment is {shown(alignment)}")
         start = -(-self._at // alignment) * alignment
         for tensor, offset in found:
             end = start + offset + tensor.size_bytes
             if end > len(self._data):
-                raise PartitionError(
-                    f"{self._where}: tensor {shown(tensor.name)} ends at byte {end}, and the file "
-                    f"at {len(self._data)}; it is cut off, fetch it again"
+                raise damaged(
+                    self._where,
+                    f"tensor {shown(tensor.name)} ends at byte {end}, and the file at "
+                    f"{len(self._data)}",
                 )
 
     def _tensor(self) -> tuple[StoredTensor, int]:
@@ -195,10 +151,7 @@ class _Reader:
         name = self._text("the name of a tensor")
         dimensions = self._number(_COUNT, name)
         if dimensions > _MOST_DIMENSIONS:
-            raise PartitionError(
-                f"{self._where}: tensor {shown(name)} has {dimensions} dimensions; the file is "
-                "damaged, fetch it again"
-            )
+            raise damaged(self._where, f"tensor {shown(name)} has {dimensions} dimensions")
         shape = tuple(self._number(_LENGTH, name) for _ in range(dimensions))
         number = self._number(_COUNT, name)
         offset = self._number(_LENGTH, name)
@@ -209,10 +162,10 @@ class _Reader:
             )
         kind = GGML_NUMBERS[number]
         if not prod(shape) or not shape or shape[0] % kind.entries:
-            raise PartitionError(
-                f"{self._where}: tensor {shown(name)} of type {kind.name} has shape "
-                f"{'x'.join(map(str, shape))}, whose first size is no multiple of {kind.entries}; "
-                "the file is damaged, fetch it again"
+            raise damaged(
+                self._where,
+                f"tensor {shown(name)} of type {kind.name} has shape {'x'.join(map(str, shape))}, "
+                f"whose first size is no multiple of {kind.entries}",
             )
         return StoredTensor(name, kind.name, shape, kind.size_bytes(prod(shape))), offset
 
@@ -237,10 +190,8 @@ class _Reader:
     def _scalar(self, kind: int, key: str) -> struct.Struct:
         if kind not in _SCALARS:
             nested = "an array in an array" if kind == _ARRAY else f"a value of type {kind}"
-            raise PartitionError(
-                f"{self._where}: key {shown(key)} holds {nested}, which GGUF does not have; the "
-                "file is damaged, fetch it again"
-            )
+            why = f"key {shown(key)} holds {nested}, which GGUF does not have"
+            raise damaged(self._where, why)
         return _SCALARS[kind]
 
     def _text(self, what: str) -> str:
@@ -263,7 +214,4 @@ class _Reader:
 
     def _check_room(self, count: int, what: str) -> None:
         if count > len(self._data) - self._at:
-            raise PartitionError(
-                f"{self._where}: it ends within {shown(what)}; it is cut off or damaged, fetch it "
-                "again"
-            )
+            raise damaged(self._where, f"it ends within {shown(what)}")

@@ -13,7 +13,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
-from fx_bridge.files.gguf_header import GgufHeader, StoredTensor
+from fx_bridge.files.gguf_header import GgufHeader
+from fx_bridge.files.mapped import StoredTensor, damaged
 from fx_bridge.files.stored_types import GGML_CACHE_TYPES, cache_type
 from solver import PartitionError
 from solver.model.checks import check_choice, check_positive
@@ -175,9 +176,9 @@ def gguf_model(
         )
     count = keys.count("block_count")
     if count > len(header.tensors):
-        raise PartitionError(
-            f"{keys.where}: {keys.architecture}.block_count is {count} and it has "
-            f"{len(header.tensors)} tensors; the file is damaged, fetch it again"
+        raise damaged(
+            keys.where,
+            f"{keys.architecture}.block_count is {count} and it has {len(header.tensors)} tensors",
         )
     layers: list[list[StoredTensor]] = [[] for _ in range(count)]
     loaded = count - min(keys.optional("nextn_predict_layers"), count - 1)
@@ -187,9 +188,10 @@ def gguf_model(
         if match is None:
             others.setdefault(tensor.name.partition(".")[0], []).append(tensor)
         elif int(match[1]) >= count:
-            raise PartitionError(
-                f"{keys.where}: tensor {shown(tensor.name)} is of a layer beyond the {count} of "
-                f"{keys.architecture}.block_count; the file is damaged, fetch it again"
+            raise damaged(
+                keys.where,
+                f"tensor {shown(tensor.name)} is of a layer beyond the {count} of "
+                f"{keys.architecture}.block_count",
             )
         elif int(match[1]) < loaded:
             layers[int(match[1])].append(tensor)
@@ -271,16 +273,13 @@ class _Keys:
         """Return a number for each layer: one for all, or an array by layer."""
         value = 0 if self.get(name) is None else self.get(name)
         found = value if isinstance(value, tuple) else (value,) * layers
+        key = f"{self.architecture}.{name}"
         if len(found) < layers:
-            raise PartitionError(
-                f"{self.where}: {self.architecture}.{name} has {len(found)} numbers for "
-                f"{layers} layers; the file is damaged, fetch it again"
-            )
+            raise damaged(self.where, f"{key} has {len(found)} numbers for {layers} layers")
         wrong = [item for item in found if not isinstance(item, int) or item < 0]
         if wrong:
-            raise PartitionError(
-                f"{self.where}: {self.architecture}.{name} has {shown(wrong[0])} in the place of "
-                "a number from 0 on; the file is damaged, fetch it again"
+            raise damaged(
+                self.where, f"{key} has {shown(wrong[0])} in the place of a number from 0 on"
             )
         return found[:layers]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fx_bridge.files.gguf_header import StoredTensor
+from fx_bridge.files.mapped import StoredTensor
 from fx_bridge.files.safetensors_header import read_safetensors
 from solver import PartitionError
 from solver.io.files import read_text

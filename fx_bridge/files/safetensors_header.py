@@ -13,12 +13,9 @@ import os
 import re
 from collections.abc import Iterator
 from math import prod
-from pathlib import Path
 from typing import Any, Final
 
-from fx_bridge.files.gguf_header import StoredTensor
-from solver import PartitionError
-from solver.io.files import check_file
+from fx_bridge.files.mapped import StoredTensor, damaged, distinct, mapped
 from solver.model.text import shortened, shown
 
 _LENGTH_BYTES: Final = 8
@@ -42,47 +39,32 @@ def read_safetensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     PartitionError
         If the file is missing, no safetensors file, cut off, or inconsistent.
     """
-    check_file(path, "a safetensors file")
     where = shortened(path)
-    try:
-        with Path(path).open("rb") as file:
-            first = file.read(20)
-            size_bytes = Path(path).stat().st_size
-            length = int.from_bytes(first[:_LENGTH_BYTES], "little")
-            if first.startswith(b"version https://git-"):
-                raise PartitionError(
-                    f"{where}: it is a pointer of Git LFS; fetch the file itself (git lfs pull)"
-                )
-            if length > min(size_bytes - _LENGTH_BYTES, _MOST_BYTES):
-                raise _damaged(where, f"a header of {length} bytes is in a file of {size_bytes}")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return tuple(_tensors(data, _LENGTH_BYTES + length, where))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise PartitionError(f"{where}: {reason}; give a safetensors file") from None
+    with mapped(path, "a safetensors file") as data:
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        if length > min(len(data) - _LENGTH_BYTES, _MOST_BYTES):
+            raise damaged(where, f"a header of {length} bytes is in a file of {len(data)}")
+        return distinct(_tensors(data, _LENGTH_BYTES + length, where), where)
 
 
 def _tensors(data: mmap.mmap, start: int, where: str) -> Iterator[StoredTensor]:
     """Yield the tensors of a file whose data begins at byte `start`."""
-    at, names, total_bytes = _LENGTH_BYTES + 1, set(), 0
+    at, total_bytes = _LENGTH_BYTES + 1, 0
     if data[at - 1 : at] != b"{":
-        raise _damaged(where, "its header is no JSON object")
+        raise damaged(where, "its header is no JSON object")
     is_last = data[at : min(start, at + _MOST_ENTRY)].strip() == b"}"
     while not is_last:
         ends = (min(start, at + most) for most in (_MOST_ENTRY, _MOST_METADATA))
         match = next(filter(None, (_ENTRY.match(data, at, end) for end in ends)), None)
         if match is None:
-            raise _damaged(where, f"its header has no tensor at byte {at}")
+            raise damaged(where, f"its header has no tensor at byte {at}")
         if match[1] != b'"__metadata__"':
             tensor = _tensor(match, len(data) - start, where)
-            if tensor.name in names:
-                raise _damaged(where, f"two tensors are called {shown(tensor.name)}")
-            names.add(tensor.name)
             total_bytes += tensor.size_bytes
             yield tensor
         at, is_last = match.end(), match[3] == b"}"
     if total_bytes != len(data) - start:
-        raise _damaged(where, f"its tensors have {total_bytes} bytes of {len(data) - start}")
+        raise damaged(where, f"its tensors have {total_bytes} bytes of {len(data) - start}")
 
 
 def _tensor(match: re.Match[bytes], most: int, where: str) -> StoredTensor:
@@ -90,23 +72,19 @@ def _tensor(match: re.Match[bytes], most: int, where: str) -> StoredTensor:
     try:
         name, entry = json.loads(match[1]), json.loads(match[2])
     except (ValueError, RecursionError):
-        raise _damaged(where, f"entry {shown(match[1])} of its header is no JSON") from None
+        raise damaged(where, f"entry {shown(match[1])} of its header is no JSON") from None
     kind, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     are_natural = _are_naturals(shape) and _are_naturals(offsets)
     if not isinstance(kind, str) or not are_natural or len(offsets) != 2:
-        raise _damaged(where, f"tensor {shown(name)} has no type, shape and offsets")
+        raise damaged(where, f"tensor {shown(name)} has no type, shape and offsets")
     begin, end = offsets
     bits = 8 if kind == "BOOL" else int(found[1][:4]) if (found := _BITS.match(kind)) else None
     is_other = bits is not None and prod(shape) * bits != 8 * (end - begin)
     if not begin <= end <= most or is_other:
         sizes = shortened(f"{kind} {shape}")
-        raise _damaged(where, f"tensor {shown(name)}, {sizes}, is at bytes {shown(offsets)}")
+        raise damaged(where, f"tensor {shown(name)}, {sizes}, is at bytes {shown(offsets)}")
     return StoredTensor(name, kind, tuple(shape), end - begin)
 
 
 def _are_naturals(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
-
-
-def _damaged(where: str, why: str) -> PartitionError:
-    return PartitionError(f"{where}: {why}; it is cut off or damaged, fetch it again")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from fx_bridge.files.gguf_header import StoredTensor
 from fx_bridge.files.gguf_layers import GgufModel, HalfLayer
+from fx_bridge.files.mapped import StoredTensor
 from fx_bridge.interop.llama_cpp import read_options, split_options, stages_of_options
 from fx_bridge.interop.llama_cpp_experts import (
     HOST_BUFFER,

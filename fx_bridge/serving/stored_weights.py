@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from fx_bridge.files.gguf_header import StoredTensor
+from fx_bridge.files.mapped import StoredTensor
 from fx_bridge.files.stored_types import CHECKPOINTS, GGML, MIXTURES, StoredType
 from fx_bridge.storages.tensor_subclasses import is_wrapper
 from solver import PartitionError

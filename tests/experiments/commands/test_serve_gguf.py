@@ -164,7 +164,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(tmp_path, options, says, cap
 
 def test_files_that_are_no_language_models_are_refused_in_one_line(tmp_path, capsys):
     lost = tmp_path / "lost.gguf"
-    assert "No such file" in refusal(["serve", lost, *UNLIKE], capsys)
+    assert "there is no file" in refusal(["serve", lost, *UNLIKE], capsys)
     text = tmp_path / "text.gguf"
     text.write_text("not a model", encoding="utf-8")
     assert "does not begin with GGUF" in refusal(["serve", text, *UNLIKE], capsys)

@@ -1,5 +1,6 @@
 """Headers of GGUF files, whole, in parts, and damaged."""
 
+import os
 import random
 import struct
 import subprocess
@@ -8,7 +9,8 @@ import tracemalloc
 
 import pytest
 
-from fx_bridge.files.gguf_header import StoredTensor, read_gguf
+from fx_bridge.files.gguf_header import read_gguf
+from fx_bridge.files.mapped import StoredTensor
 from fx_bridge.files.stored_types import GGML_NUMBERS
 from solver import PartitionError
 from tests.support.gguf_files import TYPES, text, value, write_gguf
@@ -141,3 +143,14 @@ def test_random_damage_is_refused_or_harmless_and_takes_no_memory(tmp_path, seed
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak_bytes < 10**6
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pointer_and_a_pipe_are_no_files_of_models(tmp_path):
+    pointer = raw(tmp_path, b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(PartitionError, match="it is a pointer of Git LFS"):
+        read_gguf(pointer)
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    with pytest.raises(PartitionError, match="is a pipe, not a file"):
+        read_gguf(pipe)
