@@ -17,7 +17,8 @@ from typing import Any, Final
 import torch
 import transformers
 
-from experiments.planners.serving_rules import SERVING_RULES, ServedPlan, served_by_rules
+from experiments.planners.served import ServedPlan
+from experiments.planners.serving_rules import SERVING_RULES, served_by_rules
 from experiments.problems.devices import parse_devices
 from fx_bridge.options import Costs, Search
 from fx_bridge.serving import Request, ServingPlan, plan_serving

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
+from typing_extensions import TypeIs
 
 from experiments.commands.answers import diagnosis_json
+from experiments.commands.gguf_answers import gguf_json, gguf_rows, gguf_scope
 from experiments.commands.serve_host import hosted_modules, hosted_rows, why_no_plan
+from experiments.commands.serve_words import json_number, value_text, words_lines
 from experiments.console.command_line import command_text
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say_written
 from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.summary import steps_text, times_line
-from fx_bridge.presentation.tables import names_width, table_lines, terminal_width, wrapped
+from fx_bridge.presentation.tables import names_width, table_lines, wrapped
 from solver import PartitionProblem, SolveLimits, SolveStatus, save_plan
 from solver.io.files import write_text_atomically
 from solver.model.quantities import format_bytes, format_ns
@@ -29,10 +28,11 @@ if TYPE_CHECKING:
     from experiments.commands.serve_rules import HostedRulesTable, RulesTable
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.choices import ExpertsRead
-    from fx_bridge.interop.words import Words
+    from fx_bridge.serving.gguf_plan import GgufPlan
+    from fx_bridge.serving.hosted import HostedPlan
     from fx_bridge.serving.plan import ServingPlan
-    from solver.model.job import ServingObjective
 
+Answer: TypeAlias = "ServingPlan | GgufPlan"
 _COLUMNS = (
     *("objective", "tokens that fit", "first token", "token", "request", "tokens/s", "proof"),
 )
@@ -49,7 +49,7 @@ class Searched:
 
 
 def tell_plan(
-    found: ServingPlan,
+    found: Answer,
     table: RulesTable | HostedRulesTable | None,
     given: ScoredWords | None,
     engine: str | None,
@@ -59,7 +59,7 @@ def tell_plan(
 ) -> None:
     """Print the answer for one objective, and exit by its status."""
     why = None
-    if found.solved.status is SolveStatus.INFEASIBLE:
+    if found.solved.status is SolveStatus.INFEASIBLE and not _is_of_file(found):
         why = found.diagnose(searched.limits.after(found.solved.wall_time_s))
     if as_json:
         answer = _json(found, engine)
@@ -77,9 +77,11 @@ def tell_plan(
     _exit([found])
 
 
-def _times_lines(found: ServingPlan) -> list[str]:
+def _times_lines(found: Answer) -> list[str]:
     """Return the origin of the times of the devices and the host."""
     job = found.asked
+    if not _is_timed(found):
+        return []
     host = () if job.host is None or job.host.device_class is None else (job.host.device_class,)
     line = times_line(next(iter(job.phases.values())), *host)
     return wrapped([line], "  ") if line else []
@@ -90,7 +92,7 @@ def _baseline_lines(found: ServingPlan) -> list[str]:
     if found.solved.objective is None:
         return []
     value = found.baseline.objective
-    text = "no plan" if value is None else _value_text(found.objective, value)
+    text = "no plan" if value is None else value_text(found.objective, value)
     return [f"greedy: {text}"]
 
 
@@ -136,23 +138,38 @@ def tell_plans(plans: Sequence[ServingPlan], engine: str | None, *, as_json: boo
     _exit(plans)
 
 
-def _exit(plans: Sequence[ServingPlan]) -> None:
+def _exit(plans: Sequence[Answer]) -> None:
     """Exit with an error code if no objective has a plan."""
     if all(found.solved.plan is None for found in plans):
         is_proven = any(found.solved.status is SolveStatus.INFEASIBLE for found in plans)
         raise typer.Exit(EXIT_NO_PLAN if is_proven else EXIT_TIME_OUT)
 
 
-def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
-    """Return the answer as plain data."""
+def _is_of_file(found: Answer) -> TypeIs[GgufPlan]:
+    from fx_bridge.serving.gguf_plan import GgufPlan
+
+    return isinstance(found, GgufPlan)
+
+
+def _is_hosted(found: ServingPlan) -> TypeIs[HostedPlan]:
     from fx_bridge.serving.hosted import HostedPlan
 
+    return isinstance(found, HostedPlan)
+
+
+def _is_timed(found: Answer) -> bool:
+    """Return False if the speeds of devices are not known."""
+    return not _is_of_file(found) or found.jobs.is_timed
+
+
+def _json(found: Answer, engine: str | None) -> dict[str, Any]:
+    """Return the answer as plain data."""
     solved = found.solved
     answer: dict[str, Any] = {
         "objective": found.objective,
         "status": solved.status.value,
-        "value": _number(solved.objective),
-        "bound": _number(solved.objective_bound),
+        "value": json_number(solved.objective),
+        "bound": json_number(solved.objective_bound),
         "gap": solved.gap,
         "wall_time_s": solved.wall_time_s,
         "solver": solved.solver,
@@ -161,22 +178,28 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     if solved.plan is None or solved.evaluation is None:
         return {**answer, "reason": _why_no_plan(found)}
     metrics, plan = found.metrics, solved.plan
-    is_hosted = isinstance(found, HostedPlan)
-    if engine is not None:
-        answer |= {"words": found.words(engine)}
+    baseline = None
+    if _is_of_file(found):
+        answer |= gguf_json(found)
+    else:
+        if _is_hosted(found):
+            answer |= {"modes": found.counts}
+        else:
+            baseline = json_number(found.baseline.objective)
+        answer |= {} if engine is None else {"words": found.words(engine)}
+    times = {
+        name: json_number(getattr(metrics, name)) if _is_timed(found) else None
+        for name in ("request_ns", "first_token_ns", "token_ns", "tokens_per_s")
+    }
     return {
         **answer,
-        **({"modes": found.counts} if isinstance(found, HostedPlan) else {}),
-        "baseline": None if is_hosted else _number(found.baseline.objective),
+        "baseline": baseline,
         "batch": found.request.batch,
         "context": found.context,
         "experts_read": found.experts_read,
-        "tokens": _number(found.most_tokens),
-        "request_ns": _number(metrics.request_ns),
-        "first_token_ns": _number(metrics.first_token_ns),
-        "token_ns": _number(metrics.token_ns),
+        "tokens": json_number(found.most_tokens),
+        **times,
         "groups": metrics.groups,
-        "tokens_per_s": metrics.tokens_per_s,
         "device_order": list(plan.device_order),
         "layers": found.layers,
         "memory_bytes": found.memory_bytes,
@@ -185,36 +208,35 @@ def _json(found: ServingPlan, engine: str | None) -> dict[str, Any]:
     }
 
 
-def _number(value: float | Fraction | None) -> float | str | None:
-    """Return a number, or a string for infinity."""
-    if isinstance(value, Fraction):
-        return value.numerator if value.denominator == 1 else float(value)
-    return "any" if value == math.inf else value
+def _why_no_plan(found: Answer) -> str:
+    if _is_of_file(found) or _is_hosted(found):
+        return why_no_plan(found)
+    return found.solved.reason
 
 
-def _why_no_plan(found: ServingPlan) -> str:
-    from fx_bridge.serving.hosted import HostedPlan
-
-    return why_no_plan(found) if isinstance(found, HostedPlan) else found.solved.reason
-
-
-def _lines(found: ServingPlan, engine: str | None) -> list[str]:
+def _lines(found: Answer, engine: str | None) -> list[str]:
     """Return the answer as lines of text."""
-    from fx_bridge.serving.hosted import HostedPlan
-
     solved = found.solved
     if solved.evaluation is None:
         why = _why_no_plan(found) or "no plan found"
         return [f"{found.objective}: {solved.status.value}; {why}"]
-    is_hosted = isinstance(found, HostedPlan)
-    beside = [] if is_hosted else _baseline_lines(found)
+    rows, beside, words, scope = [], [], [], ""
+    if _is_of_file(found):
+        rows, scope = gguf_rows(found), gguf_scope(found)
+    else:
+        words = [] if engine is None else words_lines(found.words(engine))
+        if _is_hosted(found):
+            rows = hosted_rows(found)
+        else:
+            rows, beside = _device_lines(found), _baseline_lines(found)
+        rows.append(f"tokens that fit: {json_number(found.most_tokens) or 'not known'}")
     return [
-        *(hosted_rows(found) if isinstance(found, HostedPlan) else _device_lines(found)),
-        *_metrics_lines(found),
+        *rows,
+        *(_metrics_lines(found) if _is_timed(found) else ()),
         *experts_lines(found.experts_read),
-        f"{found.objective}: {_proof(found)} in {solved.wall_time_s:.2f} s",
+        f"{found.objective}: {_proof(found)}{scope} in {solved.wall_time_s:.2f} s",
         *beside,
-        *([] if engine is None else words_lines(found.words(engine))),
+        *words,
         *_times_lines(found),
     ]
 
@@ -236,11 +258,10 @@ def _device_lines(found: ServingPlan) -> list[str]:
     return table_lines(header, rows, below=[[words] for words in modules])
 
 
-def _metrics_lines(found: ServingPlan) -> list[str]:
-    """Return tokens and times of a plan as lines of text."""
+def _metrics_lines(found: Answer) -> list[str]:
+    """Return the times of a plan as lines of text."""
     metrics = found.metrics
     return [
-        f"tokens that fit: {_number(found.most_tokens) or 'not known'}",
         f"first token: {format_ns(round(metrics.first_token_ns))}",
         f"each token after it: {format_ns(round(metrics.token_ns))}",
         f"request: {format_ns(round(metrics.request_ns))}",
@@ -252,22 +273,6 @@ def _metrics_lines(found: ServingPlan) -> list[str]:
 def _problem(found: ServingPlan) -> PartitionProblem:
     """Return the problem of one phase; all phases have the same modules."""
     return next(iter(found.job.phases.values()))
-
-
-def words_lines(words: Words) -> list[str]:
-    """Return the arguments of an engine as lines of its command line, or of its settings."""
-    width = terminal_width() or math.inf
-    if not isinstance(words, list):
-        text = json.dumps(words)
-        return [text] if len(text) <= width else json.dumps(words, indent=1).split("\n")
-    lines = [""]
-    for word in map(shlex.quote, words):
-        # Leave space for the line continuation, and for the indent of a table.
-        if len(lines[-1]) + len(word) > width - 5:
-            lines[-1] += "\\"
-            lines.append("  ")
-        lines[-1] += f"{word} "
-    return [line.rstrip() for line in lines]
 
 
 def experts_lines(read: ExpertsRead | None) -> list[str]:
@@ -287,7 +292,7 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
     metrics = found.metrics
     return (
         found.objective,
-        str(_number(found.most_tokens) or "-"),
+        str(json_number(found.most_tokens) or "-"),
         format_ns(round(metrics.first_token_ns)),
         format_ns(round(metrics.token_ns)),
         format_ns(round(metrics.request_ns)),
@@ -298,14 +303,12 @@ def _row(found: ServingPlan) -> tuple[str, ...]:
 
 def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
     """Return a row for each objective, with the long values of its plan below."""
-    from fx_bridge.serving.hosted import HostedPlan
-
     below = []
     for found in plans:
         if found.solved.plan is None:
             below.append([found.solved.reason or "no plan found"])
             continue
-        if isinstance(found, HostedPlan):
+        if _is_hosted(found):
             details = hosted_modules(found)
         else:
             details = ModuleTree.of(_problem(found)).stage_lines(found.plan)
@@ -315,18 +318,11 @@ def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
     return lines + experts_lines(plans[0].experts_read)
 
 
-def _proof(found: ServingPlan) -> str:
+def _proof(found: Answer) -> str:
     solved = found.solved
     if solved.status is SolveStatus.OPTIMAL:
         return "proven optimal"
     if solved.objective_bound is None or solved.gap is None:
         return "no bound"
-    bound = _value_text(found.objective, solved.objective_bound)
+    bound = value_text(found.objective, solved.objective_bound)
     return f"bound {bound}, gap {100 * solved.gap:.2f} %"
-
-
-def _value_text(objective: ServingObjective, value: float | Fraction) -> str:
-    """Return the text of an objective's value, with its unit if it is a time."""
-    if objective == "context":
-        return "any" if value == math.inf else str(int(value))
-    return f"{value:.1f}" if objective == "throughput" else format_ns(round(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,11 +11,16 @@ import typer
 
 from experiments.commands.option_reading import read_limits
 from experiments.commands.options import LimitOptions, SearchOptions
+from experiments.commands.serve_answers import Searched, tell_plan
+from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_host import read_host
-from experiments.console.output import check_writable
-from fx_bridge.files.stored_types import GGML_CACHE_TYPES
+from experiments.commands.serve_rules import RulesTable
+from experiments.commands.stored_options import KeyTypeOption, ValueTypeOption
+from experiments.console.output import check_writable, say_written
+from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES
 from fx_bridge.presentation.plan_files import form_of
-from solver import Device, Interconnect, PartitionError
+from solver import Device, Interconnect, PartitionError, save_plan
+from solver.model.checks import check_choice
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE
 
 if TYPE_CHECKING:
@@ -27,11 +32,9 @@ if TYPE_CHECKING:
     from solver import SolveLimits
     from solver.model.job import Host
 
-_PANEL: Final = "GGUF files"
 _SECONDS: Final = 1.5
 """Time limit unless another one is given."""
 _MOST_CHECKS: Final = 4
-_CACHE: Final = f"Type of the entries of caches: {', '.join(GGML_CACHE_TYPES)}."
 _ELSEWHERE: Final = frozenset({
     *("-m", "--model", "-c", "--ctx-size", "-np", "--parallel", "-ub", "--ubatch-size", "-b"),
     *("--batch-size", "-t", "--threads", "-fa", "--flash-attn", "-ctk", "--cache-type-k", "-ctv"),
@@ -45,25 +48,19 @@ _USED: Final = frozenset({
 """Options of ``serve`` that are about a file too."""
 
 
-def _option(metavar: str | None, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, rich_help_panel=_PANEL)
-
-
 @dataclass(frozen=True, slots=True)
 class GgufOptions:
-    """Types of the caches of llama.cpp."""
+    """Options that are about a file alone."""
 
-    cache_type_k: Annotated[str | None, _option("TYPE", f"Of keys. {_CACHE} f16 if left out.")] = (
-        None
-    )
-    cache_type_v: Annotated[str | None, _option("TYPE", "Of values, as --cache-type-k.")] = None
+    cache_type_k: KeyTypeOption = None
+    cache_type_v: ValueTypeOption = None
     check: Annotated[
         bool,
         typer.Option(
             "--check",
             help="Ask llama-fit-params of llama.cpp what the line needs, and plan again with less "
             "memory where that is more than a device has.",
-            rich_help_panel=_PANEL,
+            rich_help_panel="GGUF files",
         ),
     ] = False
 
@@ -98,7 +95,7 @@ def serve_gguf(
     given : mapping of str to object
         Options of ``serve`` by name.
     """
-    from experiments.commands.gguf_answers import tell_gguf
+    from experiments.planners.gguf_rules import served_by_gguf_rules
     from fx_bridge.serving.gguf_plan import plan_gguf
 
     check_writable(out, path, given["devices"])
@@ -114,12 +111,19 @@ def serve_gguf(
     limits = read_limits(search)
     if search.time_limit == LimitOptions().time_limit:
         limits = replace(limits, time_limit_s=_SECONDS)
-    flags = _flags(given, options)
     found = plan_gguf(jobs, given["objective"], limits)
     if options.check:
-        found = checked(found, flags, limits)
-    words = None if given["words"] is None else placing_words(given["words"])
-    tell_gguf(found, flags, words, out, is_timed=_is_timed(jobs), as_json=as_json)
+        found = checked(found, limits)
+    words = None
+    if given["words"] is not None:
+        read = found.host_words.read(placing_words(given["words"]))
+        words = ScoredWords(found, given["words"], read)
+    if out is not None and found.solved.plan is not None:
+        save_plan(found.solved.plan, out)
+        say_written(out)
+    searched = Searched(limits, search.solver, (), with_steps=False)
+    table = RulesTable(found, *served_by_gguf_rules(found))
+    tell_plan(found, table, words, None, searched, as_json=as_json)
 
 
 def _check_left_out(given: Mapping[str, Any], others: Mapping[str, bool]) -> None:
@@ -179,11 +183,13 @@ def _model(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufMod
     from fx_bridge.files.gguf_header import read_gguf
     from fx_bridge.files.gguf_layers import gguf_model
 
-    both = given.get("cache_type") or "f16"
+    both = given["cache_type"]
+    if both is not None:
+        check_choice(both, GGML_CACHE_TYPES, "--cache-type")
     return gguf_model(
         read_gguf(path),
-        cache_type_k=options.cache_type_k or both,
-        cache_type_v=options.cache_type_v or both,
+        cache_type_k=options.cache_type_k or both or DEFAULT_CACHE_TYPE,
+        cache_type_v=options.cache_type_v or both or DEFAULT_CACHE_TYPE,
     )
 
 
@@ -243,13 +249,8 @@ def placing_words(text: str) -> str:
     return shlex.join(kept)
 
 
-def checked(found: GgufPlan, flags: Sequence[str], limits: SolveLimits) -> GgufPlan:
+def checked(found: GgufPlan, limits: SolveLimits) -> GgufPlan:
     """Return a plan that fits by the engine's own count of bytes.
-
-    Parameters
-    ----------
-    flags : sequence of str
-        Arguments of the line besides those of the plan.
 
     Raises
     ------
@@ -263,9 +264,9 @@ def checked(found: GgufPlan, flags: Sequence[str], limits: SolveLimits) -> GgufP
     memory_of = {device.name: device.memory_bytes for device in found.jobs.devices}
     first, beyond = found, dict[str, int]()
     for _ in range(_MOST_CHECKS):
-        if found.plan is None:
+        if found.solved.plan is None:
             break
-        uses = check_by_engine([*found.line(found.plan)[1:], *flags])
+        uses = check_by_engine(found.line(found.plan)[1:])
         used = {device_of(use.device): use.total_bytes for use in uses}
         beyond = {
             name: used[name] - size_bytes
@@ -281,24 +282,9 @@ def checked(found: GgufPlan, flags: Sequence[str], limits: SolveLimits) -> GgufP
             for d in found.jobs.devices
         ]
         found = plan_gguf(found.jobs.on(less), found.objective, limits)
-    if first.plan is None:
+    if first.solved.plan is None:
         return first
     raise PartitionError(
         f"llama-fit-params counts more than {' and '.join(beyond)} has, whatever the plan; write "
         "a shorter --context or a smaller --usable"
     )
-
-
-def _is_timed(jobs: GgufJobs) -> bool:
-    return all(device.device_class != DEFAULT_DEVICE_CLASS for device in jobs.devices)
-
-
-def _flags(given: Mapping[str, Any], options: GgufOptions) -> list[str]:
-    """Return arguments of the engine besides where layers are."""
-    both = given.get("cache_type")
-    flags: list[str] = []
-    for name in ("cache_type_k", "cache_type_v"):
-        kind = getattr(options, name) or both
-        if kind is not None:
-            flags += [f"--{name.replace('_', '-')}", kind]
-    return flags

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from experiments.commands.serve_words import value_text
 from solver import SolveStatus
-from solver.model.quantities import format_ns
+from solver.evaluation.result import MAXIMISED
 
 if TYPE_CHECKING:
+    from fx_bridge.serving.gguf_plan import GgufPlan
     from fx_bridge.serving.host_words import HostWords
     from fx_bridge.serving.hosted import HostedPlan
     from fx_bridge.serving.plan import ServingPlan
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 class ScoredWords:
     """Cost of given arguments, beside the best plan."""
 
-    found: HostedPlan
+    found: HostedPlan | GgufPlan
     text: str
     given: HostWords
 
@@ -36,7 +39,7 @@ class ScoredWords:
         least, most = self._gaps()
         return {
             "words": self.text,
-            "value": None if cost.value_ns is None else float(cost.value_ns),
+            "value": float(cost.objective[0]) if cost.feasible else None,
             "violations": list(cost.violations),
             "gap": {"least": least, "most": most},
             "mode_of": dict(given.plan.mode_of),
@@ -47,33 +50,45 @@ class ScoredWords:
         """Return lines of text: the time and its gap, or the violated limits."""
         given, cost = self.given, self.given.evaluation
         lines = [f"given: {self.text}"]
-        if cost.value_ns is None:
+        if not cost.feasible:
             lines += [f"broken: {violation}" for violation in cost.violations]
         else:
-            value = format_ns(round(cost.value_ns))
+            value = value_text(self.found.objective, cost.objective[0])
             lines.append(f"given: {self.found.objective} {value}{self._gap_text()}")
         return [*lines, *(f"note: {note}" for note in given.notes)]
 
     def _gaps(self) -> tuple[float | None, float | None]:
         """Return the least and the largest possible relative gap to the best possible value."""
-        solved, value = self.found.solved, self.given.evaluation.value_ns
-        if value is None:
+        solved, cost = self.found.solved, self.given.evaluation
+        if not cost.feasible:
             return None, None
-        best = value if solved.objective is None else min(value, solved.objective)
+        best = cost.objective[0] if solved.objective is None else solved.objective
         bound = solved.objective_bound
-        return float(value / best) - 1, float(value / bound) - 1 if bound else None
+        return max(self._gap(best), 0.0), self._gap(bound) if bound else None
+
+    def _gap(self, other: Fraction | float) -> float:
+        """Return how much worse the value is than another one, relative to the smaller one."""
+        value = self.given.evaluation.objective[0]
+        if value == other:
+            return 0.0
+        return float(other / value if self._is_maximised else value / other) - 1
+
+    @property
+    def _is_maximised(self) -> bool:
+        return self.found.objective in MAXIMISED
 
     def _gap_text(self) -> str:
         least, most = self._gaps()
         if least is None:
             return ""
+        side = "below" if self._is_maximised else "above"
         if self.found.solved.status is SolveStatus.OPTIMAL:
             if not least:
                 return ", a proven optimum"
-            return f", {100 * least:.2f} % above the proven optimum"
+            return f", {100 * least:.2f} % {side} the proven optimum"
         if most is None:
-            return f", at least {100 * least:.2f} % above the best possible; nothing is proven"
+            return f", at least {100 * least:.2f} % {side} the best possible; nothing is proven"
         return (
-            f", between {100 * least:.2f} % and {100 * most:.2f} % above the best possible; a "
+            f", between {100 * least:.2f} % and {100 * most:.2f} % {side} the best possible; a "
             "longer --time-limit may tell"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.tables import table_lines
-from solver import Device, PartitionError
+from solver import Device, PartitionError, SolveStatus
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST
 from solver.model.job import Host
 from solver.model.quantities import format_bytes
@@ -16,6 +16,7 @@ from solver.model.quantities import format_bytes
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
     from fx_bridge.options import Costs
+    from fx_bridge.serving.gguf_plan import GgufPlan
     from fx_bridge.serving.hosted import HostedPlan
 
 _MOST_NAMES: Final = 160
@@ -145,8 +146,20 @@ def _modules(found: HostedPlan) -> list[list[str]]:
     return [*labelled.values()]
 
 
-def why_no_plan(found: HostedPlan) -> str:
+def why_no_plan(found: HostedPlan | GgufPlan) -> str:
     """Return the reason of a plan that is missing."""
+    if found.solved.status is SolveStatus.UNKNOWN:
+        return "no plan found in time; a longer --time-limit may tell"
+    first, room = found.instance.units[0], found.instance.host_bytes
+    if found.host_has_first and room is not None and room < first.held_bytes:
+        return (
+            f"the embedding, on the host, is {format_bytes(first.held_bytes)}, and beside the "
+            f"buffer of what runs there the host has {format_bytes(room)}; give a larger --host"
+        )
     needed = format_bytes(sum(unit.held_bytes for unit in found.instance.units))
+    context = "" if found.objective == "context" else "a shorter --context, "
     pins = ", or leave pins out" if found.asked.pins else ""
-    return f"weights and caches are {needed}; give the devices or the host more memory{pins}"
+    return (
+        f"weights and caches of {found.asked.context} tokens are {needed}; give {context}a smaller "
+        f"--cache-type, or the devices or the host (--host) more memory{pins}"
+    )

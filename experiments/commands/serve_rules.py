@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from experiments.commands.serve_words import json_number
 from fx_bridge.presentation.tables import table_lines
 from solver.model.quantities import format_ns
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from experiments.planners.offload_rules import OffloadAnswer
-    from experiments.planners.serving_rules import ServedPlan
+    from experiments.planners.served import ServedPlan
+    from fx_bridge.serving.gguf_plan import GgufPlan
     from fx_bridge.serving.hosted import HostedPlan
     from fx_bridge.serving.plan import ServingPlan
 
@@ -53,7 +55,7 @@ def rules_table(
 class RulesTable:
     """Table of a plan, if any, and the plans of engines' rules."""
 
-    found: ServingPlan
+    found: ServingPlan | GgufPlan
     ours: ServedPlan | None
     rules: Sequence[ServedPlan]
 
@@ -64,9 +66,9 @@ class RulesTable:
                 "rule": rule.name,
                 "layers": dict(rule.layers),
                 "tokens": rule.tokens,
-                "first_token_ns": rule.metrics and rule.metrics.first_token_ns,
-                "token_ns": rule.metrics and rule.metrics.token_ns,
-                "request_ns": rule.metrics and rule.metrics.request_ns,
+                "first_token_ns": rule.metrics and json_number(rule.metrics.first_token_ns),
+                "token_ns": rule.metrics and json_number(rule.metrics.token_ns),
+                "request_ns": rule.metrics and json_number(rule.metrics.request_ns),
                 "tokens_per_s": rule.metrics and rule.metrics.tokens_per_s,
                 "times_better": self._times_better(rule),
                 "reason": rule.reason,

@@ -22,7 +22,23 @@ WeightsOption = Annotated[
 CacheTypeOption = Annotated[
     CacheType | None,
     typer.Option(
-        help="Of keys and values in caches; without it that of the model.",
+        help="Of keys and values in caches; without it that of the model, or f16 with a GGUF file.",
+        rich_help_panel=_STORED,
+    ),
+]
+KeyTypeOption = Annotated[
+    CacheType | None,
+    typer.Option(
+        "--cache-type-k",
+        help="Of keys alone, with a GGUF file.",
+        rich_help_panel=_STORED,
+    ),
+]
+ValueTypeOption = Annotated[
+    CacheType | None,
+    typer.Option(
+        "--cache-type-v",
+        help="Of values alone, with a GGUF file.",
         rich_help_panel=_STORED,
     ),
 ]

@@ -8,41 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from experiments.planners.served import ServedPlan
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
 from fx_bridge.serving.gguf_plan import GgufPlan, jobs_on
 from solver import PartitionPlan
-from solver.offload.evaluate import OffloadEvaluation
-from solver.serving.metrics import ServingMetrics
+from solver.offload.evaluate import evaluate_offload
 
 _LEAST_CONTEXT = 4096
 """Least context that ``--fit`` takes (``-fitc``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleAnswer:
-    """Plan of a rule.
+def served_by_gguf_rules(found: GgufPlan) -> tuple[ServedPlan | None, list[ServedPlan]]:
+    """Return the performance of a plan, if any, and of each rule for its request.
 
-    Attributes
-    ----------
-    context : int
-        That was asked for, or that the rule chooses; 0 if it fits none.
-    evaluation : OffloadEvaluation
-        Of the plan, by our costs.
-    metrics : ServingMetrics or None
-        None if the plan does not fit.
+    Rules need the memory of all devices.
     """
-
-    name: str
-    context: int
-    evaluation: OffloadEvaluation
-    metrics: ServingMetrics | None
-
-
-def answers_of_gguf_rules(found: GgufPlan) -> list[RuleAnswer]:
-    """Return the plans of the rules for the request of a plan."""
+    solved, ours = found.solved, None
+    if solved.plan is not None:
+        ours = _served("plan", found, solved.plan)
     if any(device.memory_bytes is None for device in found.jobs.devices):
-        return []
+        return ours, []
     # Rules take the devices in the order of their names, which users give them.
     devices = sorted(found.jobs.devices, key=lambda device: device.name)
     # Their lines have no -ot unless parts are on the host.
@@ -50,10 +36,20 @@ def answers_of_gguf_rules(found: GgufPlan) -> list[RuleAnswer]:
     if found.jobs.host is not None:
         jobs = jobs_on(jobs, devices, found.context)
     rules = _Rules(replace(found, jobs=jobs))
-    return [
-        rules.answer("-ts by free memory", rules.context_by_shares(), rules.by_shares()),
-        rules.fit(),
-    ]
+    by_shares = rules.answer("-ts by free memory", rules.context_by_shares(), rules.by_shares())
+    return ours, [by_shares, rules.fit()]
+
+
+def _served(name: str, found: GgufPlan, plan: PartitionPlan) -> ServedPlan:
+    """Return the performance of a plan at the context of another one."""
+    layers = dict(sorted((use.device, len(use.layers)) for use in found.uses(plan)))
+    cost = evaluate_offload(found.instance, plan)
+    if not cost.feasible:
+        first, *others = cost.violations
+        more = f"; and {len(others)} more" if others else ""
+        return ServedPlan(name, layers, plan, reason=first + more)
+    metrics = found.metrics_of(cost) if found.jobs.is_timed else None
+    return ServedPlan(name, layers, plan, found.asked.batch * found.context, metrics)
 
 
 class _Rules:
@@ -64,12 +60,12 @@ class _Rules:
         self._is_longest = found.objective == "context"
         self._free = [device.memory_bytes or 0 for device in self._jobs.devices]
 
-    def answer(self, name: str, context: int, counts: Sequence[_Count]) -> RuleAnswer:
-        """Return a rule's plan with its cost."""
-        asked = replace(self._found, context=context or CONTEXT_STEP)
-        plan = _plan(asked, counts)
-        cost = asked.judged(plan)
-        return RuleAnswer(name, context, cost, asked.metrics(plan) if cost.feasible else None)
+    def answer(self, name: str, context: int, counts: Sequence[_Count]) -> ServedPlan:
+        """Return the performance of a rule's plan."""
+        found = self._found
+        jobs, asked = self._jobs, self._jobs.at(context or CONTEXT_STEP)
+        at_context = replace(found, jobs=jobs, asked=asked.replace(objective=found.objective))
+        return _served(name, at_context, _plan(at_context, counts))
 
     # -- shares of free memory --------------------------------------------------------------------
 
@@ -94,7 +90,7 @@ class _Rules:
 
     # -- --fit -------------------------------------------------------------------------------------
 
-    def fit(self) -> RuleAnswer:
+    def fit(self) -> ServedPlan:
         """Return the answer of ``--fit`` (``common/fit.cpp``), without its parts of one layer."""
         context = self._context_of_fit() if self._is_longest else self._found.context
         shares = self.by_shares()
@@ -197,4 +193,4 @@ def _plan(found: GgufPlan, counts: Sequence[_Count]) -> PartitionPlan:
     for at, number, is_part in _placed(jobs, counts):
         places[number] = jobs.devices[at].name
         moved |= {number} if is_part else set()
-    return found.words_model.plan_of(places, moved)
+    return found.host_words.plan_of(places, moved)

@@ -16,6 +16,7 @@ from typing import Final
 from torch import nn
 
 from experiments.planners.device_maps import MAPPERS, device_map_of, spilled
+from experiments.planners.served import ServedPlan
 from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
@@ -23,9 +24,9 @@ from fx_bridge.interop.words import stages_of_counts
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.serving.plan import ServingPlan
 from solver import Device, PartitionError, PartitionPlan
-from solver.model.job import Job, ServingObjective
+from solver.model.job import Job
 from solver.serving.contexts import Contexts
-from solver.serving.metrics import ServingMetrics, evaluate_phases, metrics_of
+from solver.serving.metrics import evaluate_phases, metrics_of
 
 Stages = Callable[[LayerNames, Sequence[Device], nn.Module], list[StageLayers]]
 """Function of the names of a model's modules, the devices and the model; raises PartitionError for
@@ -47,52 +48,6 @@ class ServingRule:
     name: str
     source: str
     stages: Stages
-
-
-@dataclass(frozen=True, slots=True)
-class ServedPlan:
-    """Performance of a plan for serving.
-
-    Attributes
-    ----------
-    name : str
-        Name of its rule, or ``plan``.
-    layers : mapping of str to int
-        Number of layers on each device of the problem; empty without a plan.
-    plan : PartitionPlan or None
-        None if the rule makes none.
-    tokens : int or None
-        Tokens of all sequences that fit. None if there is no plan, if not one position fits, or
-        if any number fits.
-    metrics : ServingMetrics or None
-        None if the requested context does not fit.
-    reason : str
-        Reason for missing metrics, or empty.
-    """
-
-    name: str
-    layers: Mapping[str, int]
-    plan: PartitionPlan | None = None
-    tokens: int | None = None
-    metrics: ServingMetrics | None = None
-    reason: str = ""
-
-    def value(self, objective: ServingObjective) -> float | None:
-        """Return the value of an objective, in tokens, tokens per second or nanoseconds."""
-        if objective == "context":
-            return self.tokens
-        if self.metrics is None:
-            return None
-        if objective == "throughput":
-            return self.metrics.tokens_per_s
-        return int(self.metrics.token_ns if objective == "token" else self.metrics.request_ns)
-
-    def times_better(self, other: ServedPlan, objective: ServingObjective) -> float | None:
-        """Return the factor by which this plan is better than another; None without a value."""
-        ours, theirs = self.value(objective), other.value(objective)
-        if not ours or not theirs:
-            return None
-        return theirs / ours if objective in ("token", "request") else ours / theirs
 
 
 def served_by_rules(

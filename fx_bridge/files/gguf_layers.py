@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fx_bridge.files.gguf_header import GgufHeader
 from fx_bridge.files.mapped import StoredTensor, damaged
-from fx_bridge.files.stored_types import GGML_CACHE_TYPES, cache_type
+from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES, cache_type
 from solver import PartitionError
 from solver.model.checks import check_choice, check_positive
 from solver.model.text import shortened, shown
@@ -123,6 +123,8 @@ class GgufModel:
         Entries of the residual stream, tokens that are told apart, and heads of attention.
     longest_context : int
         Positions that the model was trained for.
+    cache_types : tuple of (str, str)
+        Types of the entries of keys and values.
     """
 
     path: str
@@ -137,6 +139,7 @@ class GgufModel:
     vocabulary: int
     heads: int
     longest_context: int
+    cache_types: tuple[str, str]
     metadata: Mapping[str, Any]
 
     @property
@@ -152,7 +155,10 @@ class GgufModel:
 
 
 def gguf_model(
-    header: GgufHeader, *, cache_type_k: str = "f16", cache_type_v: str = "f16"
+    header: GgufHeader,
+    *,
+    cache_type_k: str = DEFAULT_CACHE_TYPE,
+    cache_type_v: str = DEFAULT_CACHE_TYPE,
 ) -> GgufModel:
     """Return the layers of the model in a file.
 
@@ -180,21 +186,8 @@ def gguf_model(
             keys.where,
             f"{keys.architecture}.block_count is {count} and it has {len(header.tensors)} tensors",
         )
-    layers: list[list[StoredTensor]] = [[] for _ in range(count)]
+    layers, others = _by_layer(keys, header.tensors, count)
     loaded = count - min(keys.optional("nextn_predict_layers"), count - 1)
-    others: dict[str, list[StoredTensor]] = {}
-    for tensor in header.tensors:
-        match = _LAYER.match(tensor.name)
-        if match is None:
-            others.setdefault(tensor.name.partition(".")[0], []).append(tensor)
-        elif int(match[1]) >= count:
-            raise damaged(
-                keys.where,
-                f"tensor {shown(tensor.name)} is of a layer beyond the {count} of "
-                f"{keys.architecture}.block_count",
-            )
-        elif int(match[1]) < loaded:
-            layers[int(match[1])].append(tensor)
     empty = next((number for number, own in enumerate(layers[:loaded]) if not own), None)
     if empty is not None or "token_embd" not in others:
         missing = "token_embd.weight" if empty is None else f"blk.{empty}"
@@ -206,13 +199,16 @@ def gguf_model(
     head = tuple(tensor for own in others.values() for tensor in own)
     if "output" not in others:
         head = (*head, *(tensor for tensor in embedding if tensor.name == "token_embd.weight"))
-    caches = _Caches(keys, cache_type_k, cache_type_v)
+    caches = _Caches(keys, (cache_type_k, cache_type_v))
     return GgufModel(
         path=header.path,
         architecture=keys.architecture,
         name=str(header.metadata.get("general.name", keys.architecture)),
         embedding=HalfLayer("embedding", embedding),
-        layers=tuple(_halves(number, own, caches) for number, own in enumerate(layers)),
+        layers=tuple(
+            _halves(number, own if number < loaded else (), caches)
+            for number, own in enumerate(layers)
+        ),
         output=HalfLayer("output", head),
         experts=keys.optional("expert_count"),
         experts_used=keys.optional("expert_used_count"),
@@ -220,8 +216,30 @@ def gguf_model(
         vocabulary=embedding[0].shape[-1],
         heads=max(keys.by_layer("attention.head_count", count)),
         longest_context=keys.count("context_length"),
+        cache_types=(cache_type_k, cache_type_v),
         metadata=MappingProxyType(dict(header.metadata)),
     )
+
+
+def _by_layer(
+    keys: _Keys, tensors: Sequence[StoredTensor], count: int
+) -> tuple[list[list[StoredTensor]], dict[str, list[StoredTensor]]]:
+    """Return the tensors of each layer, and the others by the first part of their names."""
+    layers: list[list[StoredTensor]] = [[] for _ in range(count)]
+    others: dict[str, list[StoredTensor]] = {}
+    for tensor in tensors:
+        match = _LAYER.match(tensor.name)
+        if match is None:
+            others.setdefault(tensor.name.partition(".")[0], []).append(tensor)
+        elif int(match[1]) >= count:
+            raise damaged(
+                keys.where,
+                f"tensor {shown(tensor.name)} is of a layer beyond the {count} of "
+                f"{keys.architecture}.block_count",
+            )
+        else:
+            layers[int(match[1])].append(tensor)
+    return layers, others
 
 
 def _halves(
@@ -287,12 +305,9 @@ class _Keys:
 class _Caches:
     """Rules of the caches of all layers."""
 
-    def __init__(self, keys: _Keys, cache_type_k: str, cache_type_v: str) -> None:
+    def __init__(self, keys: _Keys, cache_types: tuple[str, str]) -> None:
         self._keys = keys
-        self._entry_bytes = (
-            cache_type(cache_type_k).entry_bytes,
-            cache_type(cache_type_v).entry_bytes,
-        )
+        self._entry_bytes = tuple(cache_type(kind).entry_bytes for kind in cache_types)
         layers = keys.count("block_count")
         heads = keys.by_layer("attention.head_count", layers)
         given = keys.by_layer("attention.head_count_kv", layers)

@@ -68,6 +68,8 @@ _WEIGHTS: Final = {
 CacheType = Literal["f16", "bf16", "f32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 CACHE_TYPES: Final[tuple[CacheType, ...]] = get_args(CacheType)
 """Types of the entries of a cache: those of llama.cpp, and fp8, of vLLM and SGLang."""
+DEFAULT_CACHE_TYPE: Final = "f16"
+"""That of llama.cpp."""
 GGML_CACHE_TYPES: Final = tuple(name for name in CACHE_TYPES if name not in CHECKPOINTS)
 
 

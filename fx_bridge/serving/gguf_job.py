@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import Final
 
+from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.expert_reads import read_bytes
@@ -21,7 +22,7 @@ from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.options import Costs
 from fx_bridge.serving.request import Request
 from solver import Device, Interconnect
-from solver.model.devices import STAGING_HOST
+from solver.model.devices import DEFAULT_DEVICE_CLASS, STAGING_HOST
 from solver.model.job import Host, Job
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
@@ -30,13 +31,13 @@ from solver.offload.host_first import UnitGroup
 
 CONTEXT_STEP: Final = 256
 """Contexts are multiples of this in llama.cpp, which rounds others up."""
+UBATCH: Final = 512
+"""Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 HOST_CLASS: Final = "cpu"
 """Class of a host that has the embedding alone."""
 _KERNELS: Final = {"first": 6, "dense": 4, "experts": 9, "whole": 10, "output": 2, "embedding": 1}
 """Kernels of a unit as the engine fuses them; a layer has about 10, or 15 with experts."""
 _FLOAT32_BYTES: Final = 4
-UBATCH: Final = 512
-"""Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 
 
 class GgufJobs:
@@ -109,6 +110,16 @@ class GgufJobs:
         return max(self.model.longest_context // CONTEXT_STEP, 1) * CONTEXT_STEP
 
     @property
+    def is_timed(self) -> bool:
+        """True if the speeds of all devices are known."""
+        return all(device.device_class != DEFAULT_DEVICE_CLASS for device in self.devices)
+
+    @property
+    def experts_read(self) -> ExpertsRead | None:
+        """Experts that a call reads in the times; None if the model has none."""
+        return self._costs.experts_read if self.model.experts else None
+
+    @property
     def has_alike_links(self) -> bool:
         """True if devices differ by memory and class alone."""
         links = self._costs.interconnect.links
@@ -153,6 +164,23 @@ class GgufJobs:
         if number < len(self.groups) - 1:
             return held
         return held + self.buffer_bytes(context, has_output=True) - self.buffer_bytes(context)
+
+    def can_fill(self, context: int) -> bool:
+        """Return whether the devices have room for all layers and the output.
+
+        Each takes as many as it holds, in order: no other plan has more on the devices before it.
+        """
+        buffer_bytes = self.buffer_bytes(context)
+        rooms = [device.memory_bytes for device in self.devices]
+        left = rooms.pop(0)
+        for number in range(1, len(self.groups)):
+            size_bytes = self.group_bytes(number, context)
+            while left is not None and left < buffer_bytes + size_bytes:
+                if not rooms:
+                    return False
+                left = rooms.pop(0)
+            left = None if left is None else left - size_bytes
+        return True
 
     def _copies_faster(self) -> bool:
         """Return whether a copy of the matrices of the host makes prompts faster."""

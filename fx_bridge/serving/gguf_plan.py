@@ -9,15 +9,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
+from fx_bridge.choices import ExpertsRead
 from fx_bridge.files.gguf_layers import HalfLayer
+from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE
 from fx_bridge.interop.llama_cpp_experts import one_batch
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
 from fx_bridge.serving.gguf_job import CONTEXT_STEP, UBATCH, GgufJobs
 from fx_bridge.serving.host_words import HostWordsModel
+from fx_bridge.serving.request import Request
 from solver import Device, PartitionPlan, SolveLimits, SolveStatus
+from solver.evaluation.result import MAXIMISED, SolveResult
 from solver.model.checks import only_given
 from solver.model.clock import Clock
 from solver.model.job import Job, ServingObjective
@@ -69,63 +73,102 @@ class GgufPlan:
     ----------
     jobs : GgufJobs
         On the devices in the order of the plan.
-    objective : {"request", "token", "throughput", "context"}
-        With one group of sequences, throughput is best where a token takes least.
-    context : int
-        Of a sequence.
-    status : SolveStatus
+    asked : Job
+        Of the units of the jobs, with the objective and the context of the plan. With one group of
+        sequences, throughput is best where a token takes least.
+    solved : SolveResult
         ``OPTIMAL`` if no plan of llama.cpp is better, in any order of the devices.
-    plan : PartitionPlan or None
-        Of the units of the jobs.
-    bound : Fraction or float or None
-        Of the objective: nanoseconds, or a context; None if nothing is proven.
     has_all_orders : bool
         Whether all orders of the devices count, or the given one alone.
     """
 
     jobs: GgufJobs
-    objective: ServingObjective
-    context: int
-    status: SolveStatus
-    plan: PartitionPlan | None
-    bound: Fraction | float | None
+    asked: Job
+    solved: OffloadResult
     has_all_orders: bool
-    wall_time_s: float
+    host_has_first: ClassVar[bool] = True
     __repr__ = only_given
 
-    @cached_property
-    def job(self) -> Job:
-        """The job with the context."""
-        return _asked(self.jobs, self.context, self.objective)
+    @property
+    def objective(self) -> ServingObjective:
+        """The objective of the search."""
+        return self.asked.objective
+
+    @property
+    def context(self) -> int:
+        """Context of the request, or the longest for the objective ``context``."""
+        return self.asked.context
+
+    @property
+    def request(self) -> Request:
+        """The planned request."""
+        return self.jobs.request
 
     @cached_property
     def instance(self) -> OffloadInstance:
         """Times, weights and caches of the units."""
-        return OffloadInstance.of(self.job)
+        return OffloadInstance.of(self.asked)
 
-    @property
-    def words_model(self) -> HostWordsModel:
+    @cached_property
+    def host_words(self) -> HostWordsModel:
         """The translation between plans and arguments."""
         layers = tuple(f"blk.{number}" for number in range(len(self.jobs.model.layers)))
         experts = {at for at, unit in enumerate(self.jobs.units) if unit.expert_bytes}
-        rows = self.job.batch * max(self.jobs.calls)
         return HostWordsModel(
             LayerNames(layers),
             self.jobs.groups,
             experts,
             self.instance,
-            rows,
+            self.asked.batch * max(self.jobs.calls),
             copies=self.jobs.copies,
             weights=layer_weights(self.jobs.model),
         )
 
-    def judged(self, plan: PartitionPlan) -> OffloadEvaluation:
-        """Return the cost of a plan of the same units."""
-        return evaluate_offload(self.instance, plan)
+    @property
+    def plan(self) -> PartitionPlan:
+        """The plan; there has to be one."""
+        assert self.solved.plan is not None
+        return self.solved.plan
 
-    def metrics(self, plan: PartitionPlan) -> ServingMetrics:
+    @property
+    def evaluation(self) -> OffloadEvaluation:
+        """Cost of the plan."""
+        assert self.solved.evaluation is not None
+        return self.solved.evaluation
+
+    @property
+    def metrics(self) -> ServingMetrics:
+        """Times of the plan."""
+        return self.metrics_of(self.evaluation)
+
+    @property
+    def most_tokens(self) -> float:
+        """Tokens of all sequences with the context of the plan."""
+        return self.asked.batch * self.context
+
+    @property
+    def experts_read(self) -> ExpertsRead | None:
+        """Experts that a call reads; None if the model has none."""
+        return self.jobs.experts_read
+
+    @property
+    def layers(self) -> dict[str, list[str]]:
+        """Layers on each device, as the engine calls them."""
+        return {
+            use.device: [f"blk.{number}" for number in use.layers] for use in self.uses(self.plan)
+        }
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes of weights, caches and buffers, by device."""
+        return {
+            use.device: use.weight_bytes + use.cache_bytes + use.buffer_bytes
+            for use in self.uses(self.plan)
+        }
+
+    def metrics_of(self, evaluation: OffloadEvaluation) -> ServingMetrics:
         """Return the times of a plan that fits."""
-        return hosted_metrics(self.job, self.judged(plan).times_ns)
+        return hosted_metrics(self.asked, evaluation.times_ns)
 
     def uses(self, plan: PartitionPlan) -> list[DeviceUse]:
         """Return the contents of each device."""
@@ -162,20 +205,22 @@ class GgufPlan:
 
     def line(self, plan: PartitionPlan) -> list[str]:
         """Return the command of a plan."""
-        request = self.jobs.request
-        words = self.words_model.words(plan)
+        words = self.host_words.words(plan)
         assert isinstance(words, list)
         fills = all(plan.modes[unit.name] == "resident" for unit in self.jobs.units[1:])
         if fills and len(self.jobs.devices) > 1 and not self.jobs.takes_turns:
             words = [*words, *one_batch(len(self.jobs.model.layers))]
-        path, ubatch = self.jobs.model.path, self.jobs.ubatch
+        path, ubatch, batch = self.jobs.model.path, self.jobs.ubatch, self.request.batch
         path = f"./{path}" if path.startswith("-") else path
         # Without -np the server keeps windows and states of four sequences.
-        sizes = {"-c": request.batch * self.context, "-np": request.batch}
+        sizes = {"-c": batch * self.context, "-np": batch}
         sizes |= {"-ub": ubatch} if ubatch != UBATCH else {}
         sizes |= {"-b": ubatch} if ubatch > _BATCH else {}
-        numbers = (word for name, size in sizes.items() for word in (name, str(size)))
-        return ["llama-server", "-m", path, *numbers, *words]
+        flags = [word for name, size in sizes.items() for word in (name, str(size))]
+        kinds = self.jobs.model.cache_types
+        for option, kind in zip(("--cache-type-k", "--cache-type-v"), kinds, strict=True):
+            flags += [] if kind == DEFAULT_CACHE_TYPE else [option, kind]
+        return ["llama-server", "-m", path, *flags, *words]
 
 
 def plan_gguf(
@@ -208,43 +253,49 @@ class _Search:
         self._jobs, self._objective, self._limits = jobs, objective, limits
         self._clock = Clock.of(limits)
         self._orders = [*_orders(jobs)]
-        self._context = jobs.request.context
 
     def answer(self) -> GgufPlan:
         """Return the best plan."""
         if self._objective == "context":
             return self._longest()
-        return self._fastest(self._orders, self._context)
+        return self._best(self._orders, self._jobs.request.context, self._objective)
 
     # -- times -----------------------------------------------------------------------------------
 
-    def _fastest(self, orders: Sequence[tuple[Device, ...]], context: int) -> GgufPlan:
-        """Return the plan with the least time at a context."""
-        best: tuple[Fraction | float, tuple[Device, ...], PartitionPlan | None] | None = None
-        bounds: list[Fraction | float | None] = []
+    def _best(
+        self, orders: Sequence[tuple[Device, ...]], context: int, objective: ServingObjective
+    ) -> GgufPlan:
+        """Return the plan with the best value at a context."""
+        found = []
         for number, order in enumerate(orders):
-            found = self._solve(order, context, searches=len(orders) - number)
-            if found.status is SolveStatus.INFEASIBLE:
-                continue
-            bounds.append(found.objective_bound)
-            value = found.objective
-            if value is not None and (best is None or value < best[0]):
-                best = value, order, found.plan
-        known = [bound for bound in bounds if bound is not None]
-        bound = min(known) if known and len(known) == len(bounds) else None
-        if best is None:
-            status = SolveStatus.UNKNOWN if bounds else SolveStatus.INFEASIBLE
-            return self._plan(self._jobs.devices, context, status, None, None)
-        value, order, plan = best
-        status = SolveStatus.OPTIMAL if value == bound else SolveStatus.FEASIBLE
-        return self._plan(order, context, status, plan, bound)
+            own = self._solve(order, context, objective, searches=len(orders) - number)
+            found.append((order, own))
+        able = [own for own in found if own[1].status is not SolveStatus.INFEASIBLE]
+        if not able:
+            return self._plan(self._jobs.devices, found[0][1], context)
+        best_of = max if objective in MAXIMISED else min
+        known = [own.objective_bound for _, own in able if own.objective_bound is not None]
+        bounds = (best_of(known),) if len(known) == len(able) else None
+        values = [own.objective for _, own in able if own.objective is not None]
+        value = best_of(values, default=None)
+        order, best = next(own for own in able if own[1].objective == value)
+        status = best.status
+        if value is not None:
+            status = SolveStatus.OPTIMAL if bounds == (value,) else SolveStatus.FEASIBLE
+        return self._plan(order, replace(best, status=status, objective_bounds=bounds), context)
 
     def _solve(
-        self, order: Sequence[Device], context: int, *, searches: int = 1, is_timed: bool = True
+        self,
+        order: Sequence[Device],
+        context: int,
+        objective: ServingObjective = "token",
+        *,
+        searches: int = 1,
+        is_timed: bool = True,
     ) -> OffloadResult:
         """Return the best plan on devices in an order, or any that fits."""
         jobs = jobs_on(self._jobs, order, context)
-        instance = OffloadInstance.of(_asked(jobs, context, self._objective))
+        instance = OffloadInstance.of(jobs.at(context).replace(objective=objective))
         if not is_timed:
             instance = replace(instance, counts=(0,) * len(instance.counts))
         limits = self._limits.after(self._clock.elapsed_s, searches)
@@ -275,72 +326,54 @@ class _Search:
                 orders.append(order)
         if not longest:
             status = SolveStatus.INFEASIBLE if is_proven else SolveStatus.UNKNOWN
-            return self._plan(self._jobs.devices, CONTEXT_STEP, status, None, None)
-        found = self._fastest(orders, longest * CONTEXT_STEP)
-        if found.plan is None:
-            return found
-        status = SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE
-        bound = found.context if is_proven else most * CONTEXT_STEP
-        return replace(found, status=status, bound=bound)
+            reason = "proven: no plan fits" if is_proven else ""
+            none: OffloadResult = SolveResult("auto", status, None, None, None, 0.0, reason)
+            return self._plan(self._jobs.devices, none, CONTEXT_STEP)
+        found = self._best(orders, longest * CONTEXT_STEP, "token")
+        found = replace(found, asked=found.asked.replace(objective="context"))
+        solved = found.solved
+        if solved.plan is None:
+            return replace(found, solved=replace(solved, objective_bounds=None))
+        # Memory alone says how long a context fits; times choose among the plans that have it.
+        is_proven |= longest == most
+        tokens = found.asked.batch * CONTEXT_STEP
+        # Not infinite where no cache grows: buffers do, and longer ones were not trained.
+        value = (Fraction(longest * tokens),)
+        solved = replace(
+            solved,
+            status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
+            evaluation=replace(evaluate_offload(found.instance, solved.plan), objective=value),
+            objective_bounds=value if is_proven else (Fraction(most * tokens),),
+        )
+        return replace(found, solved=solved)
 
     def _fits(self, order: Sequence[Device], context: int) -> SolveStatus:
         """Return whether a plan fits: ``OPTIMAL``, ``INFEASIBLE``, or another status if unknown."""
         if self._jobs.host is not None:
             return self._solve(order, context, searches=2, is_timed=False).status
-        fits = _can_fill(jobs_on(self._jobs, order, context), context)
+        fits = jobs_on(self._jobs, order, context).can_fill(context)
         return SolveStatus.OPTIMAL if fits else SolveStatus.INFEASIBLE
 
-    def _plan(
-        self,
-        order: Sequence[Device],
-        context: int,
-        status: SolveStatus,
-        plan: PartitionPlan | None,
-        bound: Fraction | float | None,
-    ) -> GgufPlan:
+    def _plan(self, order: Sequence[Device], solved: OffloadResult, context: int) -> GgufPlan:
         jobs = jobs_on(self._jobs, order, context)
-        if len(order) < len(self._jobs.devices):
+        solved = replace(solved, wall_time_s=self._clock.elapsed_s)
+        is_part = len(order) < len(self._jobs.devices)
+        if is_part:
             others = (device for device in self._jobs.devices if device not in order)
             jobs = self._jobs.on((*order, *others), may_fill=False)
-        return GgufPlan(
-            jobs,
-            self._objective,
-            context,
-            status,
-            plan,
-            bound,
-            len(self._jobs.devices) <= _MOST_ORDERED,
-            self._clock.elapsed_s,
-        )
+        asked = jobs.at(context).replace(objective=self._objective)
+        if is_part and solved.plan is not None and solved.evaluation is not None:
+            # Devices that the search did not have are there, and empty.
+            searched = asked.replace(objective=solved.evaluation.instance.objective)
+            evaluation = evaluate_offload(OffloadInstance.of(searched), solved.plan)
+            solved = replace(solved, evaluation=evaluation)
+        return GgufPlan(jobs, asked, solved, len(self._jobs.devices) <= _MOST_ORDERED)
 
 
 def jobs_on(jobs: GgufJobs, devices: Sequence[Device], context: int) -> GgufJobs:
     """Return the jobs on devices, with the buffers of the plans that there are."""
     jobs = jobs.on(devices, may_fill=True)
-    return jobs if _can_fill(jobs, context) else jobs.on(devices, may_fill=False)
-
-
-def _can_fill(jobs: GgufJobs, context: int) -> bool:
-    """Return whether the devices have room for all layers and the output.
-
-    Each takes as many as it holds, in order: no other plan has more on the devices before it.
-    """
-    buffer_bytes = jobs.buffer_bytes(context)
-    rooms = [device.memory_bytes for device in jobs.devices]
-    left = rooms.pop(0)
-    for number in range(1, len(jobs.groups)):
-        size_bytes = jobs.group_bytes(number, context)
-        while left is not None and left < buffer_bytes + size_bytes:
-            if not rooms:
-                return False
-            left = rooms.pop(0)
-        left = None if left is None else left - size_bytes
-    return True
-
-
-def _asked(jobs: GgufJobs, context: int, objective: ServingObjective) -> Job:
-    """Return the job whose time is asked for."""
-    return jobs.at(context).replace(objective="request" if objective == "request" else "token")
+    return jobs if jobs.can_fill(context) else jobs.on(devices, may_fill=False)
 
 
 def _orders(jobs: GgufJobs) -> Iterator[tuple[Device, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -36,6 +37,8 @@ class HostedPlan(ServingPlan):
     those after the last another. See ``docs/offload.md`` for the cost of a plan.
     """
 
+    host_has_first: ClassVar[bool] = False
+    """Whether the first unit is on the host in all plans."""
     __repr__ = only_given
 
     @cached_property

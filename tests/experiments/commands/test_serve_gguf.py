@@ -48,8 +48,8 @@ def test_contexts_are_longer_than_those_of_fit(tmp_path, devices, least, capsys)
     words = ["serve", path, "--devices", devices, "--usable", 1, "--objective", "context", *LONG]
     found = answer(words, capsys)
     assert found["status"] == "optimal" and found["context"] == found["bound"] >= least
-    assert "token_ns" not in found
-    assert all(rule["context"] < found["context"] for rule in found["rules"])
+    assert found["token_ns"] is None
+    assert all(rule["tokens"] < found["context"] for rule in found["rules"])
     assert found["words"][3:5] == ["-c", str(found["context"])]
     assert all(use["free_bytes"] >= 0 for use in found["devices"])
 
@@ -72,23 +72,28 @@ def test_the_answer_is_a_line_to_paste_and_its_proof(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     line = shlex.split(lines[0])
     assert line[:5] == ["llama-server", "-m", str(path), "-c", "4096"]
-    assert line[-2:] == ["--cache-type-k", "q8_0"]
+    assert line[5:9] == ["-np", "1", "--cache-type-k", "q8_0"]
     assert "for builds of llama.cpp since" in lines[1]
     assert any(text.startswith("token: proven optimal") for text in lines)
     assert any(text.startswith("times: rtx-3090 from") for text in lines)
     given = next(text for text in lines if text.startswith("given: token"))
-    assert "the plan is" in given and any(text.startswith("--fit") for text in lines)
+    assert "% above the proven optimum" in given
+    assert any(text.startswith("--fit") for text in lines)
     # Its own line is as good as the plan.
     assert main([*words, *LONG, "--words", lines[0]]) == 0
-    assert "the plan is 1.00 times as fast" in capsys.readouterr().out
+    assert "a proven optimum" in capsys.readouterr().out
 
 
 def test_smaller_caches_have_longer_contexts(tmp_path, capsys):
     path = write_model(tmp_path, "llama", "Q8_0")
     words = ["serve", path, "--devices", "10GB", "--objective", "context", *LONG]
     full = answer(words, capsys)["context"]
-    small = answer([*words, "--cache-type-k", "q8_0", "--cache-type-v", "q8_0"], capsys)["context"]
-    assert 1.7 * full < small < 2 * full
+    small = answer([*words, "--cache-type", "q8_0"], capsys)
+    assert 1.7 * full < small["context"] < 2 * full
+    each = ["--cache-type-k", "q8_0", "--cache-type-v", "q8_0"]
+    assert answer([*words, *each], capsys)["words"] == small["words"]
+    mixed = answer([*words, "--cache-type", "q8_0", "--cache-type-v", "f16"], capsys)
+    assert full < mixed["context"] < small["context"]
 
 
 def test_experts_are_on_a_host_with_attention_on_the_card(tmp_path, capsys):
@@ -127,14 +132,14 @@ def test_every_kind_of_model_is_planned_within_the_limits(tmp_path, case, machin
         found = json.loads(capsys.readouterr().out)
         if code == EXIT_NO_PLAN:
             assert found["status"] == "infeasible" and "give" in found["reason"]
-            assert all(rule["violations"] for rule in found["rules"])
+            assert all(rule["reason"] for rule in found["rules"])
             continue
         assert code == 0 and found["bound"] is not None
         assert all(use["free_bytes"] >= 0 for use in found["devices"])
         for rule in found["rules"]:
-            if not rule["violations"] and objective == "context":
-                assert rule["context"] <= found["context"]
-            elif not rule["violations"]:
+            if not rule["reason"] and objective == "context":
+                assert rule["tokens"] <= found["context"]
+            elif not rule["reason"]:
                 assert found["token_ns"] <= rule["token_ns"]
 
 
@@ -144,6 +149,9 @@ def test_every_kind_of_model_is_planned_within_the_limits(tmp_path, case, machin
         (["--devices", "24GB"], "speed of device 'cuda:0' is not known"),
         (["--devices", "24GB@rtx-3090,64GB@cpu"], "write it as --host"),
         ([*UNLIKE, "--cache-type-k", "q9"], "--cache-type-k"),
+        ([*UNLIKE, "--cache-type", "fp8"], "--cache-type is 'fp8'; write one of f16"),
+        ([*UNLIKE, "--cache-type-v", "fp8"], "--cache-type-v is 'fp8'; write one of f16"),
+        ([*UNLIKE, "--weights", "q4"], "--weights has no meaning for a .gguf file"),
         ([*UNLIKE, "--pin", "a=cuda:0"], "--pin has no meaning for a .gguf file"),
         ([*UNLIKE, "--first-token", "1s"], "--first-token has no meaning"),
         ([*UNLIKE, "--out", "plan.html"], "as --out plan.json"),
@@ -191,7 +199,7 @@ def test_a_training_shorter_than_a_step_of_contexts_has_one_step(tmp_path, capsy
     )
     found = answer(["serve", path, "--devices", "1GB", "--objective", "context"], capsys)
     assert (found["context"], found["status"]) == (256, "optimal")
-    assert [rule["context"] for rule in found["rules"]] == [256, 256]
+    assert [rule["tokens"] for rule in found["rules"]] == [256, 256]
 
 
 def test_a_host_too_small_for_the_embedding_is_named(tmp_path, capsys):

@@ -100,19 +100,22 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
         runs = of_request if objective == "request" else of_token
         if objective == "context":
             # No plan needs less memory with a longer context.
-            longer = found.context + 256 if found.plan else 256
+            longer = found.context + 256 if found.solved.plan else 256
             if longer <= jobs.model.longest_context:
                 assert best_of_orders(jobs, longer, runs) is None
         best = best_of_orders(jobs, found.context, runs)
         seen.add(best is None)
         if best is None:
-            assert found.plan is None and found.status is SolveStatus.INFEASIBLE
+            assert found.solved.status is SolveStatus.INFEASIBLE
             continue
-        assert found.status is SolveStatus.OPTIMAL
-        cost = found.judged(found.plan)
+        assert found.solved.status is SolveStatus.OPTIMAL
+        cost = found.solved.evaluation
         assert cost.value_ns == best
-        assert found.bound == (found.context if objective == "context" else best)
-        metrics = found.metrics(found.plan)
+        metrics = found.metrics_of(cost)
+        assert found.solved.objective == {
+            "throughput": Fraction(jobs.request.batch * 10**9) / best,
+            "context": jobs.request.batch * found.context,
+        }.get(objective, best)
         assert metrics.tokens_per_s == pytest.approx(
             float(Fraction(jobs.request.batch * 10**9) / metrics.token_ns)
         )
@@ -126,14 +129,14 @@ def test_words_are_read_as_the_plan_that_was_written(tmp_path, has_host):
         draw = random.Random(seed)
         jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=has_host)
         found = plan_gguf(jobs, "token", LIMITS)
-        if found.plan is None:
+        if found.solved.plan is None:
             continue
         planned += 1
-        words = found.line(found.plan)
+        words = found.line(found.solved.plan)
         assert words[:3] == ["llama-server", "-m", str(tmp_path / "m.gguf")]
         text = " ".join(f"'{word}'" for word in words[words.index("-dev") :])
-        assert found.words_model.read(text).plan.assignment == found.plan.assignment
-        assert found.words_model.read(text).plan.modes == found.plan.modes
+        assert found.host_words.read(text).plan.assignment == found.solved.plan.assignment
+        assert found.host_words.read(text).plan.modes == found.solved.plan.modes
     assert planned > 5
 
 
@@ -157,7 +160,7 @@ def test_devices_that_are_full_take_one_batch_at_a_time(tmp_path):
             assert (line[-2:] == ["-ot", r"blk\.6\.=CPU"]) is is_apart
             assert found.jobs.takes_turns is not is_apart
             text = shlex.join(line[line.index("-dev") :])
-            assert found.words_model.read(text).plan.modes == found.plan.modes
+            assert found.host_words.read(text).plan.modes == found.plan.modes
 
 
 def _has_room(jobs, context):
@@ -174,16 +177,16 @@ def test_what_devices_hold_is_what_the_evaluator_counts(tmp_path):
         draw = random.Random(seed)
         jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=seed % 2 == 1)
         found = plan_gguf(jobs, "token", LIMITS)
-        if found.plan is None:
+        if found.solved.plan is None:
             continue
-        held = found.judged(found.plan).held_bytes
+        held = found.solved.evaluation.held_bytes
         buffer_bytes = found.jobs.buffer_bytes(found.context)
-        for use, device in zip(found.uses(found.plan), found.jobs.devices, strict=True):
+        for use, device in zip(found.uses(found.solved.plan), found.jobs.devices, strict=True):
             taken = use.weight_bytes + use.cache_bytes + use.buffer_bytes
             assert taken == held[device.name] + buffer_bytes * bool(taken)
             assert use.free_bytes == device.memory_bytes - taken >= 0
-            assert use.has_output == (use.device == found.plan.assignment["output"]) or (
-                found.plan.modes["output"] == "host"
+            assert use.has_output == (use.device == found.solved.plan.assignment["output"]) or (
+                found.solved.plan.modes["output"] == "host"
             )
 
 
@@ -203,7 +206,7 @@ def test_equal_cards_with_unlike_links_are_put_in_the_best_order(tmp_path):
     room = jobs.buffer_bytes(256) + sum(sizes) // 3 + max(sizes) // 2
     devices = [Device(name, room, kind) for name in names]
     found = plan_gguf(jobs.on(devices), "token", LIMITS)
-    used = [use.device for use in found.uses(found.plan) if use.weight_bytes]
+    used = [use.device for use in found.uses(found.solved.plan) if use.weight_bytes]
     assert len(used) == 3 and used[1] == "cuda:1"
 
 
@@ -251,6 +254,6 @@ def test_one_card_that_needs_less_room_alone_is_known(tmp_path):
             for cards in ([large], [large, small], [small, large])
         )
         assert alone.context == beside.context == behind.context
-        assert {alone.status, beside.status, behind.status} == {SolveStatus.OPTIMAL}
+        assert {found.solved.status for found in (alone, beside, behind)} == {SolveStatus.OPTIMAL}
         assert alone.uses(alone.plan)[0] in beside.uses(beside.plan)
         assert alone.uses(alone.plan)[0] in behind.uses(behind.plan)
