@@ -25,8 +25,8 @@ from benchmarks.llama_cpp_engine import MIB, Answer, Engine, engine
 from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import GgufModel, gguf_model
-from fx_bridge.interop.llama_cpp_tensors import feeds_of, read_tensors, write_tensors
 from tests.support.llama_cpp_models import write_model
+from tests.support.llama_cpp_places import feeds_of, read_tensors, write_tensors
 
 RECORDS = Path("tests/data/llama_cpp")
 CAPACITIES_MIB = ((6144, 4096), (4096, 6144), (7168, 2048))

@@ -11,15 +11,11 @@ import pytest
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
 from fx_bridge.interop.llama_cpp_experts import read_experts
-from fx_bridge.interop.llama_cpp_tensors import (
-    feeds_of,
-    layer_weights,
-    read_tensors,
-    write_tensors,
-)
+from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
 from solver import PartitionError
 from tests.support.llama_cpp_models import MODELS, write_model
+from tests.support.llama_cpp_places import feeds_of, read_tensors, write_tensors
 from tests.support.paths import ROOT
 
 MIB = 2**20
