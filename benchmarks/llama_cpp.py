@@ -22,9 +22,15 @@ from typing import Any
 
 from benchmarks.llama_cpp_cases import ENDPOINTS, byte_cases, kind_of, placements, word_cases
 from benchmarks.llama_cpp_engine import MIB, Answer, Engine, engine
+from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import GgufModel, gguf_model
+from fx_bridge.options import Costs
+from fx_bridge.serving.gguf_job import UBATCH, GgufJobs
+from fx_bridge.serving.gguf_plan import plan_gguf
+from fx_bridge.serving.request import Request
+from solver import Device
 from tests.support.llama_cpp_models import write_model
 from tests.support.llama_cpp_places import feeds_of, read_tensors, write_tensors
 
@@ -139,37 +145,17 @@ def compare_writing(machine: Engine, count: int) -> None:
 def best_split(
     machine: Engine, path: Path, model: GgufModel, capacities_mib: tuple[int, ...]
 ) -> tuple[list[str], list[int]]:
-    """Return the line with the longest context by our bytes, and what the engine says of it."""
-    layers = len(model.layers)
-    longest = (0, 0)
-    for first in range(1, layers + 1):
-        context = longest[0] + 256
-        while all(
-            _used_bytes(model, part, context) <= capacity * MIB
-            for part, capacity in zip(
-                (range(first), range(first, layers + 1)), capacities_mib, strict=True
-            )
-        ):
-            longest = context, first
-            context += 256
-    context, first = longest
-    words = ["-c", str(context), "-ngl", str(layers + 1), "-ts", f"{first},{layers + 1 - first}"]
+    """Return the line of the plan with the longest context, and what the engine says of it."""
+    kind = "rtx-3090"  # whose speed does not count for a context
+    devices = [Device(f"rpc:{at}", size * MIB, kind) for at, size in enumerate(capacities_mib)]
+    costs = Costs(specs={kind: DEVICE_SPECS[kind]})
+    found = plan_gguf(GgufJobs(model, Request(chunk=UBATCH), devices, costs), "context")
+    words = found.line(found.plan)[3:]
     return words, totals_mib(machine, path, words)
 
 
-def _used_bytes(model: GgufModel, part: range, context: int) -> int:
-    layers = len(model.layers)
-    halves = [model.layers[at] for at in part if at < layers]
-    size = sum(half.size_bytes for layer in halves for half in layer)
-    size += sum(-(-first.cache.position_bytes * context // 1) for first, _ in halves)
-    size += model.output.size_bytes if layers in part else 0
-    return size + compute_buffer_bytes(
-        model, context=context, ubatch=512, flash=True, has_output=layers in part, layers=part
-    )
-
-
 def totals_mib(machine: Engine, path: Path, words: list[str]) -> list[int]:
-    rows = machine.ask(path, words).rows
+    rows = sorted(machine.ask(path, words).rows)
     return [sum(sizes) for name, *sizes in rows if name != "Host"]
 
 
