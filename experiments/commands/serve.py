@@ -25,16 +25,26 @@ from experiments.commands.options import (
     WithoutOption,
 )
 from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
-from experiments.commands.serve_gguf import GgufOptions, check_no_gguf, is_gguf, serve_gguf
+from experiments.commands.serve_gguf import (
+    GgufOptions,
+    check_file_options,
+    check_no_gguf,
+    is_gguf,
+    serve_gguf,
+)
 from experiments.commands.serve_given import ScoredWords
-from experiments.commands.serve_host import check_host_options, check_words_options, read_host
+from experiments.commands.serve_host import (
+    Machine,
+    check_host_options,
+    check_words_options,
+    read_machine,
+)
 from experiments.commands.serve_rules import ENGINES_WITH_RULES, rules_table
 from experiments.commands.stored_options import CacheTypeOption, WeightsOption
 from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import Form, form_of
-from solver import Interconnect, PartitionError, check_solver
-from solver.model.devices import PCIE, Device
-from solver.model.job import Host, ServingObjective
+from solver import PartitionError, check_solver
+from solver.model.job import ServingObjective
 from solver.model.quantities import parse_duration
 
 if TYPE_CHECKING:
@@ -201,37 +211,37 @@ def serve(
         fxpartition serve configuration:llama3-8b --devices 24GB,12GB
             --objective all
     """
+    check_writable(out, model, options.devices)
+    form = form_of(out or "plan.json")
     if is_gguf(model):
         asked = {**asdict(options), "without": without, "steps": steps}
-        serve_gguf(model, asked, gguf, search, out, as_json=as_json)
+        check_file_options(asked, form, search)
+        machine = _machine(options, _devices(options.devices))
+        request = _request(options)
+        serve_gguf(
+            model, request, machine, asked["objective"], options.words, gguf, search, out, as_json
+        )
         return
     from experiments.zoo.models import resolve_built
 
     check_no_gguf(gguf)
-    check_writable(out, model, options.devices)
-    form = form_of(out or "plan.json")
     check_solver(search.solver)
     searched = Searched(read_limits(search), search.solver, read_without(without), steps)
     devices = _devices(options.devices)
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model, options.weights)
     request = _request(options)
-    check_host_options(options.host, options.host_link, _without_host(options, form, searched))
+    check_host_options(options.host, _without_host(options, form, searched))
     check_words_options(options.host, options.for_, options.words, devices.devices)
     objectives = _objectives(options, out, steps=steps)
-    placement, costs, host = _placement(options), _costs(options, devices), None
-    if options.host is not None:
-        host, costs = read_host(options.host, options.host_link, devices, costs)
-    costs = _launched(costs, options.for_)
+    machine = _machine(options, devices)
 
     from experiments.zoo.building import build_model, capture_model
 
     loaded = build_model(spec)
     # Commands that read the plan capture the model whole; report a failure before the search.
     whole = None if out is None else capture_model(loaded)
-    plans = _plans(
-        loaded, request, options, devices, placement, costs, host, objectives, first_ns, searched
-    )
+    plans = _plans(loaded, request, options, machine, objectives, first_ns, searched)
     if options.objective == "all":
         tell_plans(plans, options.for_, as_json=as_json)
         return
@@ -255,10 +265,7 @@ def _plans(
     model: LoadedModel,
     request: Request,
     options: ServeOptions,
-    devices: DeviceSet,
-    placement: Placement,
-    costs: Costs,
-    host: Host | None,
+    machine: Machine,
     objectives: Sequence[ServingObjective],
     first_ns: int | None,
     searched: Searched,
@@ -270,12 +277,12 @@ def _plans(
     planner = ServingPlanner(
         model.module,
         request,
-        devices=_usable(devices, options.usable),
+        devices=machine.devices,
         whole_layers=options.whole_layers,
         engine=options.for_,
-        placement=placement,
-        costs=costs,
-        host=host,
+        placement=_placement(options),
+        costs=_launched(machine.costs, options.for_),
+        host=machine.host,
         weight_bytes=model.weight_bytes,
     )
     found: list[ServingPlan] = []
@@ -343,18 +350,6 @@ def _time_ns(text: str) -> int:
     return limit_ns
 
 
-def _usable(devices: DeviceSet, part: float) -> list[Device]:
-    return [
-        Device(
-            device.name,
-            None if device.memory_bytes is None else int(device.memory_bytes * part),
-            device.device_class,
-            device.is_host,
-        )
-        for device in devices.devices
-    ]
-
-
 def _placement(options: ServeOptions) -> Placement:
     from fx_bridge.options import Placement
 
@@ -372,17 +367,14 @@ def _launched(costs: Costs, engine: str | None) -> Costs:
     )
 
 
-def _costs(options: ServeOptions, devices: DeviceSet) -> Costs:
-    from experiments.problems.devices import parse_link
+def _machine(options: ServeOptions, devices: DeviceSet) -> Machine:
     from fx_bridge.options import Costs
 
-    link = devices.interconnect or PCIE
-    if options.link is not None:
-        link = Interconnect(default=parse_link(options.link, "--link"))
-    return Costs(
-        interconnect=link,
+    costs = Costs(
         memory_model=options.memory_model or "weights",
         specs=devices.spec_of,
         attention=options.attention,
         experts_read=options.experts_read,
     )
+    host = options.host, options.host_link
+    return read_machine(devices, costs, options.usable, options.link, *host)

@@ -13,24 +13,22 @@ from experiments.commands.option_reading import read_limits
 from experiments.commands.options import LimitOptions, SearchOptions
 from experiments.commands.serve_answers import Searched, tell_plan
 from experiments.commands.serve_given import ScoredWords
-from experiments.commands.serve_host import read_host
+from experiments.commands.serve_host import Machine
 from experiments.commands.serve_rules import RulesTable
 from experiments.commands.stored_options import KeyTypeOption, ValueTypeOption
-from experiments.console.output import check_writable, say_written
-from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES
-from fx_bridge.presentation.plan_files import form_of
-from solver import Device, Interconnect, PartitionError, save_plan
+from experiments.console.output import say_written
+from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES, CacheType
+from fx_bridge.presentation.plan_files import Form
+from solver import Device, PartitionError, save_plan
 from solver.model.checks import check_choice
-from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE
+from solver.model.devices import DEFAULT_DEVICE_CLASS
 
 if TYPE_CHECKING:
-    from experiments.problems.devices import DeviceSet
     from fx_bridge.files.gguf_layers import GgufModel
-    from fx_bridge.options import Costs
-    from fx_bridge.serving.gguf_job import GgufJobs
     from fx_bridge.serving.gguf_plan import GgufPlan
+    from fx_bridge.serving.request import Request
     from solver import SolveLimits
-    from solver.model.job import Host
+    from solver.model.job import ServingObjective
 
 _SECONDS: Final = 1.5
 """Time limit unless another one is given."""
@@ -81,43 +79,32 @@ def check_no_gguf(options: GgufOptions) -> None:
 
 def serve_gguf(
     path: str,
-    given: Mapping[str, Any],
+    request: Request,
+    machine: Machine,
+    objective: ServingObjective,
+    text: str | None,
     options: GgufOptions,
     search: SearchOptions,
     out: str | None,
-    *,
     as_json: bool,
 ) -> None:
-    """Plan a model in a file, and print the line of llama.cpp.
-
-    Parameters
-    ----------
-    given : mapping of str to object
-        Options of ``serve`` by name.
-    """
+    """Plan a model in a file, and print the line of llama.cpp, beside a line in `text`."""
     from experiments.planners.gguf_rules import served_by_gguf_rules
+    from fx_bridge.serving.gguf_job import GgufJobs
     from fx_bridge.serving.gguf_plan import plan_gguf
 
-    check_writable(out, path, given["devices"])
-    if form_of(out or "plan.json") != "plan":
-        raise PartitionError(
-            "pages show models that are captured; write the plan itself, as --out plan.json"
-        )
-    _check_left_out(
-        given,
-        {"--solver": search.solver != "auto", "--workers": (search.workers or 1) > 1},
-    )
-    jobs = _jobs(path, given, options)
+    _check_machine(machine, objective)
+    model = _model(path, request.cache_type, options)
+    jobs = GgufJobs(model, request, machine.devices, machine.costs, machine.host)
     limits = read_limits(search)
     if search.time_limit == LimitOptions().time_limit:
         limits = replace(limits, time_limit_s=_SECONDS)
-    found = plan_gguf(jobs, given["objective"], limits)
+    found = plan_gguf(jobs, objective, limits)
     if options.check:
         found = checked(found, limits)
     words = None
-    if given["words"] is not None:
-        read = found.host_words.read(placing_words(given["words"]))
-        words = ScoredWords(found, given["words"], read)
+    if text is not None:
+        words = ScoredWords(found, text, found.host_words.read(placing_words(text)))
     if out is not None and found.solved.plan is not None:
         save_plan(found.solved.plan, out)
         say_written(out)
@@ -126,10 +113,21 @@ def serve_gguf(
     tell_plan(found, table, words, None, searched, as_json=as_json)
 
 
-def _check_left_out(given: Mapping[str, Any], others: Mapping[str, bool]) -> None:
-    """Refuse options that say nothing of a file."""
+def check_file_options(given: Mapping[str, Any], form: Form, search: SearchOptions) -> None:
+    """Refuse options that say nothing of a file.
+
+    Parameters
+    ----------
+    given : mapping of str to object
+        Options of ``serve`` by name.
+    """
     from fx_bridge.serving.host_words import HOST_ENGINES
 
+    if form != "plan":
+        raise PartitionError(
+            "pages show models that are captured; write the plan itself, as --out plan.json"
+        )
+    others = {"--solver": search.solver != "auto", "--workers": (search.workers or 1) > 1}
     named = {
         f"--{name.replace('_', '-')}": bool(value)
         for name, value in given.items()
@@ -147,43 +145,12 @@ def _check_left_out(given: Mapping[str, Any], others: Mapping[str, bool]) -> Non
         raise PartitionError(
             "--objective all is for models that are captured; write one, such as --objective token"
         )
-    if not given["devices"]:
-        raise PartitionError(
-            "there are no devices; write for example --devices 24GB@rtx-3090,12GB@rtx-3060"
-        )
 
 
-def _jobs(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufJobs:
-    from experiments.problems.devices import parse_devices
-    from fx_bridge.serving.gguf_job import GgufJobs
-    from fx_bridge.serving.request import Request
-
-    devices = parse_devices(given["devices"], "--devices")
-    host, costs = _machine(given, devices)
-    _check_speeds(given, devices)
-    request = Request(
-        given["batch"],
-        given["context"],
-        given["prompt"],
-        given["generate"],
-        given["chunk"],
-    )
-    usable = [
-        Device(
-            device.name,
-            None if device.memory_bytes is None else int(device.memory_bytes * given["usable"]),
-            device.device_class,
-        )
-        for device in devices.devices
-    ]
-    return GgufJobs(_model(path, given, options), request, usable, costs, host)
-
-
-def _model(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufModel:
+def _model(path: str, both: CacheType | None, options: GgufOptions) -> GgufModel:
     from fx_bridge.files.gguf_header import read_gguf
     from fx_bridge.files.gguf_layers import gguf_model
 
-    both = given["cache_type"]
     if both is not None:
         check_choice(both, GGML_CACHE_TYPES, "--cache-type")
     return gguf_model(
@@ -193,37 +160,18 @@ def _model(path: str, given: Mapping[str, Any], options: GgufOptions) -> GgufMod
     )
 
 
-def _machine(given: Mapping[str, Any], devices: DeviceSet) -> tuple[Host | None, Costs]:
-    """Return the host, and the costs of devices and links."""
-    from experiments.problems.devices import parse_link
+def _check_machine(machine: Machine, objective: ServingObjective) -> None:
+    """Refuse hosts among the devices, and ask for the classes of devices where times count."""
     from fx_bridge.interop.stage_layers import is_host
-    from fx_bridge.options import Costs
 
-    for device in devices.devices:
+    for device in machine.devices:
         if is_host(device.name) or device.is_host:
             raise PartitionError(
                 f"device {device.name!r} is a host; write it as --host, such as "
                 "--host 64GB@ddr5-5600"
             )
-    interconnect = devices.interconnect or PCIE
-    if given["link"] is not None:
-        interconnect = Interconnect(default=parse_link(given["link"], "--link"))
-    costs = Costs(
-        interconnect=interconnect, specs=devices.spec_of, experts_read=given["experts_read"]
-    )
-    if given["host"] is not None:
-        return read_host(given["host"], given["host_link"], devices, costs)
-    if given["host_link"] is not None:
-        raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
-    return None, costs
-
-
-def _check_speeds(given: Mapping[str, Any], devices: DeviceSet) -> None:
-    """Ask for the classes of devices where times count."""
-    if given["objective"] == "context" and given["host"] is None:
-        return
-    for device in devices.devices:
-        if device.device_class == DEFAULT_DEVICE_CLASS:
+        is_timed = objective != "context" or machine.host is not None
+        if is_timed and device.device_class == DEFAULT_DEVICE_CLASS:
             raise PartitionError(
                 f"the speed of device {device.name!r} is not known; write its class, such as "
                 "24GB@rtx-3090 (fxpartition devices lists them), or a file of devices with its "

@@ -1,14 +1,14 @@
-"""Plans of ``serve`` with a host: resident, streamed and host-computed units."""
+"""Devices and hosts of ``serve``, and plans with resident, streamed and host-computed units."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.tables import table_lines
-from solver import Device, PartitionError, SolveStatus
+from solver import Device, Interconnect, PartitionError, SolveStatus
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST
 from solver.model.job import Host
 from solver.model.quantities import format_bytes
@@ -23,6 +23,46 @@ _MOST_NAMES: Final = 160
 """Characters of a list of half layers: two lines of most terminals."""
 _MODE_WORDS: Final = {"resident": "resident", "streamed": "streamed", "host": "on the host"}
 _EXAMPLE: Final = "write one memory, such as 64GB@cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Devices with their usable memory, costs of them and their links, and a host."""
+
+    devices: Sequence[Device]
+    costs: Costs
+    host: Host | None
+
+
+def read_machine(
+    devices: DeviceSet,
+    costs: Costs,
+    usable: float,
+    link: str | None,
+    host: str | None,
+    host_link: str | None,
+) -> Machine:
+    """Return the usable devices, the host, and the costs of both with their links."""
+    from experiments.problems.devices import parse_link
+
+    interconnect = devices.interconnect or PCIE
+    if link is not None:
+        interconnect = Interconnect(default=parse_link(link, "--link"))
+    costs, found = replace(costs, interconnect=interconnect), None
+    if host is not None:
+        found, costs = read_host(host, host_link, devices, costs)
+    elif host_link is not None:
+        raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
+    own = [
+        Device(
+            device.name,
+            None if device.memory_bytes is None else int(device.memory_bytes * usable),
+            device.device_class,
+            device.is_host,
+        )
+        for device in devices.devices
+    ]
+    return Machine(own, costs, found)
 
 
 def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> tuple[Host, Costs]:
@@ -67,16 +107,14 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
     )
 
 
-def check_host_options(host: str | None, link: str | None, given: Mapping[str, bool]) -> None:
-    """Refuse options without a host that need one, and with a host those that have no meaning.
+def check_host_options(host: str | None, given: Mapping[str, bool]) -> None:
+    """Refuse options that have no meaning with a host.
 
     Parameters
     ----------
     given : mapping of str to bool
         Options of plans without a host, and whether each is given.
     """
-    if host is None and link is not None:
-        raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
     for option in (name for name, is_given in given.items() if is_given and host is not None):
         raise PartitionError(f"{option} is for plans without a host; leave it out, or --host")
 
