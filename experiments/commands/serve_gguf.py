@@ -215,7 +215,7 @@ def checked(found: GgufPlan, limits: SolveLimits) -> GgufPlan:
         if found.solved.plan is None:
             break
         uses = check_by_engine(found.line(found.plan)[1:])
-        used = {device_of(use.device): use.total_bytes for use in uses}
+        used = {device_of(name): size_bytes for name, size_bytes in uses.items()}
         beyond = {
             name: used[name] - size_bytes
             for name, size_bytes in memory_of.items()

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from solver import PartitionError
@@ -20,33 +19,12 @@ _MIB: Final = 2**20
 _SECONDS: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class EngineUse:
-    """Bytes that the program counts on a device, rounded up to MiB.
-
-    Attributes
-    ----------
-    device : str
-        As it calls it, such as ``CUDA0``, or ``Host``.
-    weight_bytes, cache_bytes, buffer_bytes : int
-        Of tensors, of caches, and of intermediate results.
-    """
-
-    device: str
-    weight_bytes: int
-    cache_bytes: int
-    buffer_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """All of them."""
-        return self.weight_bytes + self.cache_bytes + self.buffer_bytes
-
-
 def check_by_engine(
     line: Sequence[str], *, program: str = PROGRAM, seconds: float = _SECONDS
-) -> tuple[EngineUse, ...]:
-    """Return the bytes on each device for a line, without loading the model.
+) -> dict[str, int]:
+    """Return the bytes for a line by the program's names of devices, without loading the model.
+
+    They are those of weights, caches and intermediate results, each rounded up to MiB.
 
     Parameters
     ----------
@@ -83,10 +61,10 @@ def check_by_engine(
     except OSError as error:
         raise PartitionError(f"{shortened(path)}: {error.strerror}; leave --check out") from None
     # It leaves out what is less than a MiB.
-    found = [
-        EngineUse(name, *((int(size) + 1) * _MIB for size in sizes))
+    found = {
+        name: sum(int(size) + 1 for size in sizes) * _MIB
         for name, *sizes in _ROW.findall(done.stdout)
-    ]
+    }
     if done.returncode or not found:
         said = [_STAMP.sub("", text) for text in done.stderr.splitlines() if text.strip()]
         cause = next((text for text in said if _FAILED.search(text)), "nothing")
@@ -94,4 +72,4 @@ def check_by_engine(
             f"{PROGRAM} refuses the line and says {shown(cause)}; run it by hand, or leave --check "
             "out"
         )
-    return tuple(found)
+    return found
