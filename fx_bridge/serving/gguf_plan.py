@@ -181,24 +181,14 @@ class GgufPlan:
             number for number, group in enumerate(self.jobs.groups[1:-1]) if places[group.units[0]]
         ]
         apart = [n for n in layers if not places[self.jobs.groups[n + 1].units[-1]]]
-        weight_bytes = sum(unit.size_bytes for unit in held)
-        cache_bytes = sum(self.jobs.cache_bytes(unit, self.context) for unit in held)
-        buffer_bytes = 0
-        if held:
-            buffer_bytes = self.jobs.buffer_bytes(self.context, has_output=places[-1])
-        free = device.memory_bytes
-        if free is not None:
-            free -= weight_bytes + cache_bytes + buffer_bytes
-        return DeviceUse(
-            device.name,
-            tuple(layers),
-            tuple(apart),
-            places[-1],
-            weight_bytes,
-            cache_bytes,
-            buffer_bytes,
-            free,
+        has_output = places[-1]
+        sizes = (
+            sum(unit.size_bytes for unit in held),
+            sum(self.jobs.cache_bytes(unit, self.context) for unit in held),
+            self.jobs.buffer_bytes(self.context, has_output=has_output) if held else 0,
         )
+        free = None if device.memory_bytes is None else device.memory_bytes - sum(sizes)
+        return DeviceUse(device.name, tuple(layers), tuple(apart), has_output, *sizes, free)
 
     def _is_on(self, plan: PartitionPlan, unit: HalfLayer, device: Device) -> bool:
         return plan.modes[unit.name] == "resident" and plan.assignment[unit.name] == device.name
