@@ -306,7 +306,7 @@ def _table(plans: Sequence[ServingPlan], engine: str | None) -> list[str]:
     below = []
     for found in plans:
         if found.solved.plan is None:
-            below.append([found.solved.reason or "no plan found"])
+            below.append([_why_no_plan(found) or "no plan found"])
             continue
         if _is_hosted(found):
             details = hosted_modules(found)

@@ -186,7 +186,7 @@ def _modules(found: HostedPlan) -> list[list[str]]:
 
 def why_no_plan(found: HostedPlan | GgufPlan) -> str:
     """Return the reason of a plan that is missing."""
-    if found.solved.status is SolveStatus.UNKNOWN:
+    if found.solved.status is not SolveStatus.INFEASIBLE:
         return "no plan found in time; a longer --time-limit may tell"
     first, room = found.instance.units[0], found.instance.host_bytes
     if found.host_has_first and room is not None and room < first.held_bytes:

@@ -69,16 +69,22 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
     count = metadata.get("split.count", len(parts))
     if count not in (0, len(parts)):
         raise PartitionError(
-            f"{shortened(parts[0])}: it is a part of {count} files without a name such as "
-            f"NAME-00001-of-{count:05}.gguf; give the first part under its own name"
+            f"{shortened(parts[0])}: it is a part of {shown(count)} files without a name such as "
+            "NAME-00001-of-00003.gguf; give the first part under its own name"
         )
+    for number, (part, (own, _)) in enumerate(zip(parts, found, strict=True), 1):
+        if own.get("split.no", number - 1) != number - 1:
+            raise PartitionError(
+                f"{shortened(part)}: it is called part {number} and holds another one, "
+                f"split.no = {shown(own['split.no'])}; fetch the parts again under their own names"
+            )
     return GgufHeader(str(parts[0]), MappingProxyType(metadata), tensors)
 
 
 def _parts(path: Path) -> Iterator[Path]:
     """Yield the files of a model, the first first."""
     match = _SPLIT.search(path.name)
-    if match is None:
+    if match is None or not int(match[2]):
         yield path
         return
     for number in range(1, int(match[2]) + 1):

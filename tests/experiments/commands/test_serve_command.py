@@ -4,11 +4,12 @@ import html
 import json
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from experiments.cli import main
-from experiments.commands.serve_host import read_host
+from experiments.commands.serve_host import read_host, why_no_plan
 from experiments.commands.serve_rules import ENGINES_WITH_RULES
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
@@ -16,7 +17,7 @@ from experiments.planners.serving_rules import SERVING_RULES
 from experiments.problems.devices import parse_devices
 from fx_bridge.interop.engines import ENGINES
 from fx_bridge.options import Costs
-from solver import PCIE, Link, load_plan, save_plan
+from solver import PCIE, Link, SolveStatus, load_plan, save_plan
 from solver.model.job import SERVING_OBJECTIVES, Host
 from solver.model.quantities import format_ns
 from tests.support.documents import told_keys
@@ -222,6 +223,14 @@ def test_all_objectives_have_plans_with_a_host(capsys, answer):
     assert every["throughput"]["value"] == pytest.approx(3e9 / every["token"]["value"])
     assert main(words) == 0
     assert "cuda:0 on the host: " in capsys.readouterr().out
+
+
+def test_why_no_plan_with_a_host_was_found(capsys):
+    words = ["serve", MODEL, "--devices", "90KB@rtx-4090", *REQUEST]
+    assert main([*words, "--host", "1KB", "--objective", "all"]) == EXIT_NO_PLAN
+    assert capsys.readouterr().out.count("give the devices or the host more memory") == 4
+    late = SimpleNamespace(solved=SimpleNamespace(status=SolveStatus.UNKNOWN))
+    assert why_no_plan(late) == "no plan found in time; a longer --time-limit may tell"
 
 
 def test_a_host_serves_requests_and_rules_stand_beside(capsys, answer):

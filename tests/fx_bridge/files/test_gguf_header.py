@@ -59,6 +59,18 @@ def test_types_of_the_test_files_are_those_of_ggml():
     } == TYPES
 
 
+def test_parts_with_names_of_others_are_refused(tmp_path):
+    for number, name in ((1, "m-00001"), (0, "m-00002")):
+        keys = {"split.count": 2, "split.no": number}
+        write_gguf(tmp_path / f"{name}-of-00002.gguf", METADATA | keys, TENSORS[:2])
+    with pytest.raises(PartitionError, match=r"called part 1 and holds another one, split.no = 1;"):
+        read_gguf(tmp_path / "m-00001-of-00002.gguf")
+    for name, count in (("m-00000-of-00000.gguf", 2), ("m.gguf", "two")):
+        path = write_gguf(tmp_path / name, METADATA | {"split.count": count}, TENSORS[:2])
+        with pytest.raises(PartitionError, match=f"a part of {count!r} files without a name"):
+            read_gguf(path)
+
+
 def test_parts_are_read_together(tmp_path):
     count = {"split.count": 2}
     first = write_gguf(tmp_path / "m-00001-of-00002.gguf", METADATA | count, TENSORS[:2])
