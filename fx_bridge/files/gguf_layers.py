@@ -119,8 +119,9 @@ class GgufModel:
         llama.cpp deals them out with the others, and loads none of them by default.
     experts, experts_used : int
         Of a layer with experts, and those that a token chooses; 0 without.
-    width, vocabulary, heads : int
-        Entries of the residual stream, tokens that are told apart, and heads of attention.
+    width, vocabulary, heads, head_width : int
+        Entries of the residual stream, tokens that are told apart, heads of attention, and entries
+        of the key and the value of a head.
     longest_context : int
         Positions that the model was trained for.
     cache_types : tuple of (str, str)
@@ -138,6 +139,7 @@ class GgufModel:
     width: int
     vocabulary: int
     heads: int
+    head_width: int
     longest_context: int
     cache_types: tuple[str, str]
     metadata: Mapping[str, Any]
@@ -200,6 +202,7 @@ def gguf_model(
     if "output" not in others:
         head = (*head, *(tensor for tensor in embedding if tensor.name == "token_embd.weight"))
     caches = _Caches(keys, (cache_type_k, cache_type_v))
+    has_experts = any(_EXPERTS in tensor.name for own in layers[:loaded] for tensor in own)
     return GgufModel(
         path=header.path,
         architecture=keys.architecture,
@@ -210,11 +213,12 @@ def gguf_model(
             for number, own in enumerate(layers)
         ),
         output=HalfLayer("output", head),
-        experts=keys.optional("expert_count"),
-        experts_used=keys.optional("expert_used_count"),
+        experts=keys.count("expert_count") if has_experts else 0,
+        experts_used=keys.count("expert_used_count") if has_experts else 0,
         width=keys.count("embedding_length"),
         vocabulary=embedding[0].shape[-1],
         heads=max(keys.by_layer("attention.head_count", count)),
+        head_width=caches.head_width,
         longest_context=keys.count("context_length"),
         cache_types=(cache_type_k, cache_type_v),
         metadata=MappingProxyType(dict(header.metadata)),
@@ -320,6 +324,11 @@ class _Caches:
         self._windowed = self._with_window(layers)
         # The last layers use the caches of others.
         self._own = layers - keys.optional("attention.shared_kv_layers")
+
+    @property
+    def head_width(self) -> int:
+        """Entries of the key and the value of a head."""
+        return sum(self._lengths)
 
     def _window_length(self) -> int:
         default = _WINDOWS.get(self._keys.architecture, 0)

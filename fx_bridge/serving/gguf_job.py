@@ -335,19 +335,10 @@ class GgufJobs:
         # A token sees the whole context, and those of a prompt half of it on average.
         seen = padded_positions(context if tokens == 1 else -(-self.request.prompt // 2))
         seen = min(seen, unit.cache.most_positions or seen)
+        width = model.heads * model.head_width
         cache_bytes = unit.cache.position_bytes * seen + 2 * unit.cache.state_bytes
-        products = 2 * rows * seen * self._attention_width if unit.cache.position_bytes else 0
+        products = 2 * rows * seen * width if unit.cache.position_bytes else 0
         return (flops, moved), (products, int(self.request.batch * cache_bytes))
-
-    @cached_property
-    def _attention_width(self) -> int:
-        """Entries of the keys and values that the heads of a token multiply by a position."""
-        model = self.model
-        widths = (
-            model.metadata.get(f"{model.architecture}.attention.{kind}_length", 0)
-            for kind in ("key", "value")
-        )
-        return model.heads * sum(width or model.width // model.heads for width in widths)
 
 
 def _units(

@@ -109,10 +109,19 @@ def test_states_of_layers_that_have_attention_too_and_of_those_without(tmp_path)
         ("attention.head_count_kv", "two", "attention.head_count_kv has 'two' in the place of"),
         ("attention.head_count_kv", [2, -1], "attention.head_count_kv has -1 in the place of"),
         ("attention.head_count_kv", [2], "attention.head_count_kv has 1 numbers for 2 layers"),
+        ("expert_used_count", "x", "'llama.expert_used_count' is 'x'"),
         ("attention.causal", False, "'llama' makes no tokens one after the other"),
     ],
 )
 def test_metadata_of_no_language_model_are_refused(tmp_path, key, given, says):
     with pytest.raises(PartitionError, match=says) as caught:
-        layers_with(tmp_path, "llama", [], **{key: given})
+        layers_with(tmp_path, "llama", ["ffn_up_exps"], **{"expert_count": 8, key: given})
     assert "\n" not in str(caught.value)
+
+
+def test_lengths_of_heads_that_are_no_numbers_are_those_of_the_width(tmp_path):
+    model = llama("Q8_0", layers=2, width=512, feed=512, count=4, kv=4, vocabulary=64)
+    for given, width in ((64, 2 * 64), ("x", 2 * 128)):
+        keys = {f"llama.attention.{kind}_length": given for kind in ("key", "value")}
+        path = write_gguf(tmp_path / "m.gguf", model.metadata | keys, model.tensors)
+        assert gguf_model(read_gguf(path)).head_width == width
