@@ -91,7 +91,7 @@ def write_experts(
     return [*words, OVERRIDE, rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={HOST_BUFFER}"]
 
 
-def one_batch(layers: int) -> Words:
+def one_batch(layers: int) -> list[str]:
     """Return arguments for one batch at a time, where devices would else take several in turns.
 
     With any expression there is room for one batch alone. This one finds nothing: it is about the
