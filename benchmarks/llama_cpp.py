@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.llama_cpp_cases import ENDPOINTS, byte_cases, kind_of, placements, word_cases
 from benchmarks.llama_cpp_engine import MIB, Answer, Engine, engine
+from benchmarks.llama_cpp_headers import SERVERS, print_headers
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes
 from fx_bridge.files.gguf_header import read_gguf
@@ -187,7 +188,18 @@ def main() -> None:
     parser.add_argument("--binaries", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200, help="random cases of each kind")
     parser.add_argument("--record", action="store_true", help=f"write {RECORDS}")
+    parser.add_argument(
+        "--headers",
+        type=float,
+        metavar="SECONDS",
+        help="plan for 50 headers on 10 machines, and compare some with --fit for so long",
+    )
     options = parser.parse_args()
+    if options.headers is not None:
+        with engine(options.binaries, SERVERS) as machine:
+            print(f"llama.cpp {machine.build}\n")
+            print_headers(machine, options.headers)
+        return
     with engine(options.binaries) as machine:
         print(f"llama.cpp {machine.build}\n")
         lines = [*compare_words(machine, options.count)]

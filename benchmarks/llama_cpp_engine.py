@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -85,11 +86,13 @@ class Engine:
         numbers = [n for n, endpoint in enumerate(self.endpoints) if endpoint in buffer]
         return f"RPC{numbers[0]}" if numbers else "CPU"
 
-    def fit(self, model: Path, capacities_mib: Sequence[int]) -> list[str]:
-        """Return the words that ``--fit`` finds for devices with some memory."""
+    def fit(
+        self, model: Path, capacities_mib: Sequence[int], words: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the words that ``--fit`` finds beside others for devices with some memory."""
         margins = ",".join(str(self.free_mib - capacity) for capacity in capacities_mib)
-        said = self.run(model, ["-fitt", margins])
-        return next(line for line in said.splitlines() if line.startswith("-c ")).split()
+        said = self.run(model, [*words, "-fitt", margins], len(capacities_mib))
+        return shlex.split(next(line for line in said.splitlines() if line.startswith("-c ")))
 
     def _free_mib(self) -> int:
         """Return the free memory that each server reports."""
@@ -101,12 +104,12 @@ class Engine:
 
 
 @contextmanager
-def engine(binaries: Path) -> Iterator[Engine]:
-    """Yield the engine with two devices."""
+def engine(binaries: Path, servers: int = 2) -> Iterator[Engine]:
+    """Yield the engine with some devices."""
     if not (binaries / "llama-fit-params").exists():
         raise SystemExit(f"{binaries} has no llama-fit-params; build it:\n\n{BUILD}")
-    ports = [_free_port() for _ in range(2)]
-    servers = [
+    ports = [_free_port() for _ in range(servers)]
+    running = [
         subprocess.Popen(
             [binaries / "ggml-rpc-server", "-H", "127.0.0.1", "-p", str(port)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -118,7 +121,7 @@ def engine(binaries: Path) -> Iterator[Engine]:
             _wait_for(port)
         yield Engine(binaries, [f"127.0.0.1:{port}" for port in ports])
     finally:
-        for server in servers:
+        for server in running:
             server.terminate()
             server.wait()
 
