@@ -99,12 +99,9 @@ def seconds_alone(asked: Asked) -> float:
 
 def compare(machine: Engine, asked: Asked) -> Compared:
     """Return what the engine says of a plan, and of that of ``--fit``."""
-    path, text, answer = (
-        Path(asked.line[1]),
-        asked.line[asked.line.index("--devices") + 1],
-        asked.answer,
-    )
-    devices = parse_devices(text, "--devices").devices
+    path, answer = Path(asked.line[1]), asked.answer
+    named = asked.line[asked.line.index("--devices") + 1]
+    devices = parse_devices(named, "--devices").devices
     limits = [-(-(device.memory_bytes or 0) // MIB) for device in devices]
     words = [word.replace("CUDA", "RPC") for word in answer["words"][3:]]
     is_longest = answer["objective"] == "context"
