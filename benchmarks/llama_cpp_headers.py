@@ -159,6 +159,7 @@ def print_headers(machine: Engine, seconds: float) -> None:
     """Print a table by model, after comparisons of random answers for some seconds."""
     with tempfile.TemporaryDirectory() as folder:
         asked = [*ask_all(Path(folder))]
+        assert "torch" not in sys.modules
         slowest = sorted(asked, key=lambda each: -each.seconds)[:_SLOWEST]
         alone = [seconds_alone(each) for each in slowest]
         planned = [each for each in asked if "words" in each.answer]
