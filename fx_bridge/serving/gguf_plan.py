@@ -198,7 +198,8 @@ class GgufPlan:
         words = self.host_words.words(plan)
         assert isinstance(words, list)
         fills = all(plan.modes[unit.name] == "resident" for unit in self.jobs.units[1:])
-        if fills and len(self.jobs.devices) > 1 and not self.jobs.takes_turns:
+        used = {plan.assignment[unit.name] for unit in self.jobs.units[1:]}
+        if fills and len(used) > 1 and not self.jobs.takes_turns:
             words = [*words, *one_batch(len(self.jobs.model.layers))]
         path, ubatch, batch = self.jobs.model.path, self.jobs.ubatch, self.request.batch
         path = f"./{path}" if path.startswith("-") else path
