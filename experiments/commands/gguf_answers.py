@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.commands.serve_words import words_lines
-from fx_bridge.interop.llama_cpp import SINCE
+from fx_bridge.interop import ik_llama_cpp, llama_cpp
 from fx_bridge.presentation.tables import table_lines
 from solver.model.quantities import format_bytes
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from fx_bridge.serving.gguf_plan import DeviceUse, GgufPlan
 
 _USES: Final = ("device", "layers", "weights", "cache", "buffer", "free")
+_SINCE: Final = {"llama.cpp": llama_cpp.SINCE, ik_llama_cpp.PROGRAM: ik_llama_cpp.SINCE}
 
 
 def gguf_json(found: GgufPlan) -> dict[str, Any]:
-    """Return the line of llama.cpp, and the contents of devices and host, as plain data."""
+    """Return the line of the engine, and the contents of devices and host, as plain data."""
     plan = found.plan
     return {
         "words": found.line(plan),
-        "since": SINCE,
+        "since": _SINCE[found.jobs.engine],
         "devices": [asdict(use) for use in found.uses(plan)],
         "host_bytes": found.evaluation.host_bytes,
     }
 
 
 def gguf_rows(found: GgufPlan) -> list[str]:
-    """Return the line of llama.cpp, and the contents of devices and host, as lines of text."""
+    """Return the line of the engine, and the contents of devices and host, as lines of text."""
     plan = found.plan
     uses = found.uses(plan)
     rows = []
@@ -40,7 +41,7 @@ def gguf_rows(found: GgufPlan) -> list[str]:
     beyond = f"; the model was trained for {trained}" if found.context > trained else ""
     return [
         *words_lines(found.line(plan)),
-        f"for builds of llama.cpp since {SINCE}",
+        f"for builds of {found.jobs.engine} since {_SINCE[found.jobs.engine]}",
         *table_lines(_USES, rows, text=["layers"]),
         f"host: {_host(found, uses)}, {format_bytes(found.evaluation.host_bytes)}",
         f"context: {found.context} tokens{beyond}",
@@ -51,7 +52,23 @@ def gguf_scope(found: GgufPlan) -> str:
     """Return the plans that a proof is about, in words."""
     order = "any" if found.has_all_orders else "this"
     where = f" in {order} order of the devices" if len(found.jobs.devices) > 1 else ""
-    return f" of all that llama.cpp can run{where}"
+    ends = _ends(found)
+    return f" of all that {found.jobs.engine} can run{where}{ends and f' with {ends}'}"
+
+
+def gguf_remedy(found: GgufPlan) -> str:
+    """Return the end of a sentence on a missing plan, where another engine has more plans."""
+    ends = _ends(found)
+    return f"; plans for {found.jobs.engine} have {ends}, so write --for llama.cpp" if ends else ""
+
+
+def _ends(found: GgufPlan) -> str:
+    """Return what the plans of an engine have in common that its lines need not have."""
+    if found.jobs.engine == "llama.cpp" or found.jobs.host is None:
+        return ""
+    if not found.jobs.has_first_on_host:
+        return "no whole layer on the host"
+    return "the output beside the last layer"
 
 
 def _layers(use: DeviceUse) -> str:

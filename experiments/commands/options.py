@@ -105,14 +105,12 @@ KeepWholeOption = Annotated[
         "May be repeated.",
     ),
 ]
-ForOption = Annotated[
-    EngineName | None,
-    _named(
-        _PLACEMENT,
-        "--for",
-        "Only plans that this engine can run, in whole layers; hand-over writes its arguments.",
-    ),
-]
+FOR: Final = _named(
+    _PLACEMENT,
+    "--for",
+    "Only plans that this engine can run, in whole layers; hand-over writes its arguments.",
+)
+ForOption = Annotated[EngineName | None, FOR]
 LinkOption = Annotated[
     str | None,
     _option(

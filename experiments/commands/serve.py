@@ -14,7 +14,6 @@ from experiments.commands.option_reading import check_given, read_limits, read_p
 from experiments.commands.options import (
     AttentionOption,
     BuiltModelArgument,
-    ForOption,
     JsonOption,
     KeepWholeOption,
     LinkOption,
@@ -27,6 +26,7 @@ from experiments.commands.options import (
 from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
 from experiments.commands.serve_gguf import (
     GgufOptions,
+    ServedForOption,
     check_file_options,
     check_no_gguf,
     is_gguf,
@@ -140,7 +140,7 @@ class ServeOptions:
         str | None,
         _option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),
     ] = None
-    for_: ForOption = None
+    for_: ServedForOption = None
     words: Annotated[
         str | None,
         _option(
@@ -217,14 +217,13 @@ def serve(
         asked = {**asdict(options), "without": without, "steps": steps}
         check_file_options(asked, form, search)
         machine = _machine(options, _devices(options.devices))
-        request = _request(options)
-        serve_gguf(
-            model, request, machine, asked["objective"], options.words, gguf, search, out, as_json
-        )
+        engine, request = options.for_ or "llama.cpp", _request(options)
+        own = model, engine, request, machine, asked["objective"], options.words
+        serve_gguf(*own, gguf, search, out, as_json)
         return
     from experiments.zoo.models import resolve_built
 
-    check_no_gguf(gguf)
+    check_no_gguf(gguf, options.for_)
     check_solver(search.solver)
     searched = Searched(read_limits(search), search.solver, read_without(without), steps)
     devices = _devices(options.devices)

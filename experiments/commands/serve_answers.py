@@ -10,7 +10,7 @@ import typer
 from typing_extensions import TypeIs
 
 from experiments.commands.answers import diagnosis_json
-from experiments.commands.gguf_answers import gguf_json, gguf_rows, gguf_scope
+from experiments.commands.gguf_answers import gguf_json, gguf_remedy, gguf_rows, gguf_scope
 from experiments.commands.serve_host import hosted_modules, hosted_rows, why_no_plan
 from experiments.commands.serve_words import json_number, value_text, words_lines
 from experiments.console.command_line import command_text
@@ -209,7 +209,9 @@ def _json(found: Answer, engine: str | None) -> dict[str, Any]:
 
 
 def _why_no_plan(found: Answer) -> str:
-    if _is_of_file(found) or _is_hosted(found):
+    if _is_of_file(found):
+        return why_no_plan(found) + gguf_remedy(found)
+    if _is_hosted(found):
         return why_no_plan(found)
     return found.solved.reason
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from experiments.commands.option_reading import read_limits
-from experiments.commands.options import LimitOptions, SearchOptions
+from experiments.commands.options import FOR, LimitOptions, SearchOptions
 from experiments.commands.serve_answers import Searched, tell_plan
 from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_host import Machine
 from experiments.commands.serve_rules import RulesTable
 from experiments.commands.stored_options import KeyTypeOption, ValueTypeOption
 from experiments.console.output import say_written
+from experiments.problems.plan_files import EngineName
 from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES, CacheType
+from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
+from fx_bridge.interop.ik_llama_cpp import as_held
 from fx_bridge.presentation.plan_files import Form
 from solver import Device, PartitionError, save_plan
 from solver.model.checks import check_choice
@@ -36,7 +39,7 @@ _MOST_CHECKS: Final = 4
 _ELSEWHERE: Final = frozenset({
     *("-m", "--model", "-c", "--ctx-size", "-np", "--parallel", "-ub", "--ubatch-size", "-b"),
     *("--batch-size", "-t", "--threads", "-fa", "--flash-attn", "-ctk", "--cache-type-k", "-ctv"),
-    *("--cache-type-v", "--host", "--port"),
+    *("--cache-type-v", "--host", "--port", "-mla", "-amb"),
 })  # fmt: skip
 """Options of llama.cpp with a value that says nothing of places: ``serve`` has its own."""
 _USED: Final = frozenset({
@@ -44,6 +47,8 @@ _USED: Final = frozenset({
     *("host_link", "link", "for_", "words", "rules", "experts_read", "cache_type"),
 })  # fmt: skip
 """Options of ``serve`` that are about a file too."""
+
+ServedForOption = Annotated[Literal[EngineName, "ik_llama.cpp"] | None, FOR]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,12 @@ def is_gguf(model: str) -> bool:
     return model.lower().endswith(".gguf")
 
 
-def check_no_gguf(options: GgufOptions) -> None:
+def check_no_gguf(options: GgufOptions, engine: str | None) -> None:
     """Refuse options of files for another model."""
+    if engine == IK_LLAMA_CPP:
+        raise PartitionError(
+            f"--for {engine} is for a .gguf file; give one, or write --for llama.cpp"
+        )
     for name, value in asdict(options).items():
         if value not in (None, False):
             raise PartitionError(
@@ -79,6 +88,7 @@ def check_no_gguf(options: GgufOptions) -> None:
 
 def serve_gguf(
     path: str,
+    engine: str,
     request: Request,
     machine: Machine,
     objective: ServingObjective,
@@ -88,14 +98,18 @@ def serve_gguf(
     out: str | None,
     as_json: bool,
 ) -> None:
-    """Plan a model in a file, and print the line of llama.cpp, beside a line in `text`."""
+    """Plan a model in a file, and print the line of its engine, beside a line in `text`."""
     from experiments.planners.gguf_rules import served_by_gguf_rules
     from fx_bridge.serving.gguf_job import GgufJobs
     from fx_bridge.serving.gguf_plan import plan_gguf
 
     _check_machine(machine, objective)
+    is_ik, devices = engine == IK_LLAMA_CPP, machine.devices
+    if is_ik and options.check:
+        raise PartitionError(f"--check asks a program that {engine} does not have; leave it out")
     model = _model(path, request.cache_type, options)
-    jobs = GgufJobs(model, request, machine.devices, machine.costs, machine.host)
+    model = as_held(model, len(devices)) if is_ik else model
+    jobs = GgufJobs(model, request, devices, machine.costs, machine.host, engine=engine)
     limits = read_limits(search)
     if search.time_limit == LimitOptions().time_limit:
         limits = replace(limits, time_limit_s=_SECONDS)
@@ -109,7 +123,8 @@ def serve_gguf(
         save_plan(found.solved.plan, out)
         say_written(out)
     searched = Searched(limits, search.solver, (), with_steps=False)
-    table = RulesTable(found, *served_by_gguf_rules(found))
+    # The rules are those of llama.cpp.
+    table = None if is_ik else RulesTable(found, *served_by_gguf_rules(found))
     tell_plan(found, table, words, None, searched, as_json=as_json)
 
 
@@ -136,10 +151,11 @@ def check_file_options(given: Mapping[str, Any], form: Form, search: SearchOptio
     for name, is_given in {**named, **others}.items():
         if is_given:
             raise PartitionError(f"{name} has no meaning for a .gguf file; leave it out")
-    if given["for_"] not in (None, *HOST_ENGINES):
+    engines = (*HOST_ENGINES, IK_LLAMA_CPP)
+    if given["for_"] not in (None, *engines):
         raise PartitionError(
-            f"{given['for_']} does not read .gguf files in layers; write --for {HOST_ENGINES[0]}, "
-            "or leave --for out"
+            f"{given['for_']} does not read .gguf files in layers; write --for "
+            f"{' or '.join(engines)}, or leave --for out"
         )
     if given["objective"] == "all":
         raise PartitionError(

@@ -86,9 +86,14 @@ def write_experts(
         return [*words, ALL_EXPERTS]
     if chosen == [at for at in movable if at <= chosen[-1]]:
         return [*words, FIRST_EXPERTS, str(chosen[-1] + 1)]
+    return [*words, OVERRIDE, halves_expression(chosen, feeds)]
+
+
+def halves_expression(chosen: Sequence[int], feeds: Sequence[Feed]) -> str:
+    """Return the value of ``-ot`` for second halves of layers on the host."""
     kinds = {feeds[at] for at in chosen}
     matrices = _MATRICES[kinds.pop()] if len(kinds) == 1 else _ANY_MATRICES
-    return [*words, OVERRIDE, rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={HOST_BUFFER}"]
+    return rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={HOST_BUFFER}"
 
 
 def one_batch(layers: int) -> list[str]:
@@ -115,10 +120,20 @@ def read_experts(
     """
     found = read_options(text)
     stages = stages_of_options(found, names, devices)
+    return stages, moved_halves(found, stages, feeds, weights), NO_OP_OFFLOAD in found
+
+
+def moved_halves(
+    found: Mapping[str, str],
+    stages: Sequence[StageLayers],
+    feeds: Sequence[Feed],
+    weights: Sequence[LayerWeights] | None = None,
+) -> frozenset[int]:
+    """Return the layers of stages with a half on the host; errors are as for `read_experts`."""
     _check_halves(found, feeds)
     if weights is None:
         weights = [_weights_of(at, feed) for at, feed in enumerate(feeds)]
-    return stages, _moved(stages, overrides(found, len(feeds)), weights), NO_OP_OFFLOAD in found
+    return _moved(stages, overrides(found, len(feeds)), weights)
 
 
 def check_options(text: str, devices: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache, cached_property
 from typing import Final
 
@@ -18,6 +19,7 @@ from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.expert_reads import read_bytes
 from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes, padded_positions
 from fx_bridge.files.gguf_layers import CacheRule, GgufModel, HalfLayer
+from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.options import Costs
 from fx_bridge.serving.request import Request
@@ -56,6 +58,9 @@ class GgufJobs:
     may_fill : bool
         Whether several devices that have all layers take batches in turns: the engine holds
         inputs four times for this, and does not where a line has ``-ot`` or a layer on the host.
+    engine : {"llama.cpp", "ik_llama.cpp"}
+        The second copies matrices of the host unless told otherwise, those of experts for larger
+        batches; it cannot have first layers on the host if the output is the embedding.
 
     Attributes
     ----------
@@ -81,12 +86,14 @@ class GgufJobs:
         host: Host | None = None,
         *,
         may_fill: bool = True,
+        engine: str = "llama.cpp",
     ) -> None:
         self.model, self.request, self.devices = model, request, tuple(devices)
         self.host, self._costs = host, costs
         self.ubatch = request.chunk or UBATCH
         self.calls = replace(request, chunk=max(self.ubatch // request.batch, 1)).calls
-        self._may_fill = may_fill
+        self._may_fill, self.engine = may_fill, engine
+        self._is_ik = engine == IK_LLAMA_CPP
         self._host_class = (host and host.device_class) or HOST_CLASS
         specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **costs.specs}
         classes = {*(device.device_class for device in devices), self._host_class}
@@ -97,12 +104,13 @@ class GgufJobs:
         self._sizes = tuple(
             (unit.size_bytes, unit.expert_bytes, *unit.matrix_elements) for unit in self.units
         )
-        self.copies = host is not None and self._copies_faster()
+        self.copies = host is not None and (self._is_ik or self._copies_faster())
 
     def on(self, devices: Sequence[Device], *, may_fill: bool | None = None) -> GgufJobs:
         """Return the jobs on other devices; `may_fill` is kept if it is left out."""
         kept = self._may_fill if may_fill is None else may_fill
-        return GgufJobs(self.model, self.request, devices, self._costs, self.host, may_fill=kept)
+        own = self.model, self.request, devices, self._costs, self.host
+        return GgufJobs(*own, may_fill=kept, engine=self.engine)
 
     @property
     def longest_context(self) -> int:
@@ -191,6 +199,12 @@ class GgufJobs:
         )
         return copied < on_host
 
+    @cached_property
+    def has_first_on_host(self) -> bool:
+        """True if the host may have first layers, and a device the output."""
+        is_tied = not {*self.model.embedding.tensors}.isdisjoint(self.model.output.tensors)
+        return not (self._is_ik and is_tied)
+
     @property
     def _inner(self) -> range:
         """Units between the embedding and the output."""
@@ -277,7 +291,9 @@ class GgufJobs:
             device.device_class: self._device_ns(at, tokens, context, device.device_class)
             for device in self.devices
         }
-        if self.host is not None or self._kinds[at] == "embedding":
+        kind = self._kinds[at]
+        is_movable = kind in ("dense", "experts") or self.has_first_on_host
+        if kind == "embedding" or (self.host is not None and is_movable):
             is_copied = self.copies and at in self._inner
             found[self._host_class] = self._host_ns(at, tokens, context, copies=is_copied)
         return found
@@ -289,7 +305,10 @@ class GgufJobs:
 
     def _host_ns(self, at: int, tokens: int, context: int, *, copies: bool) -> int:
         """Return the time of a unit on the host, which may copy matrices to the first device."""
-        if not copies or self.request.batch * tokens < OP_OFFLOAD_TOKENS:
+        rows: Fraction | int = self.request.batch * tokens
+        if self._is_ik and self._kinds[at] == "experts":
+            rows *= self.model.expert_share
+        if not copies or rows < OP_OFFLOAD_TOKENS:
             return self._device_ns(at, tokens, context, self._host_class)
         first = self.devices[0]
         link = self._costs.interconnect.link(STAGING_HOST, first.name)

@@ -122,6 +122,7 @@ class GgufPlan:
             self.asked.batch * max(self.jobs.calls),
             copies=self.jobs.copies,
             weights=layer_weights(self.jobs.model),
+            engine=self.jobs.engine,
         )
 
     @property

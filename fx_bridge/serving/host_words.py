@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
+from fx_bridge.interop.ik_llama_cpp import read_layers, write_layers
 from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
     OP_OFFLOAD_TOKENS,
@@ -90,6 +92,8 @@ class HostWordsModel:
         Whether times are those of calls of many tokens that copy matrices of the host to a device.
     weights : sequence of LayerWeights, optional
         Names of the weights of each layer; by default all of llama.cpp's.
+    engine : {"llama.cpp", "ik_llama.cpp"}
+        The second needs `weights`.
 
     Raises
     ------
@@ -107,6 +111,7 @@ class HostWordsModel:
         *,
         copies: bool = False,
         weights: Sequence[LayerWeights] | None = None,
+        engine: str = HOST_ENGINES[0],
     ) -> None:
         for device in instance.devices:
             if is_host(device.name):
@@ -116,7 +121,7 @@ class HostWordsModel:
                 )
         self._names, self._groups = names, tuple(groups)
         self._instance, self._rows, self._copies = instance, rows, copies
-        self._weights = weights
+        self._weights, self._is_ik = weights, engine == IK_LLAMA_CPP
         self._feeds: tuple[Feed, ...] = tuple(_feed(group, experts) for group in groups[1:-1])
 
     @classmethod
@@ -202,9 +207,14 @@ class HostWordsModel:
             If the arguments are no plan of this model on these devices; one line says why.
         """
         names = [device.name for device in self._instance.devices]
-        stages, on_host, is_kept = read_experts(
-            text, self._names, [*names, _HOST], self._feeds, self._weights
-        )
+        if self._is_ik:
+            weights = self._weights or ()
+            stages, on_host = read_layers(text, [*names, _HOST], self._feeds, weights)
+            is_kept = not self._copies
+        else:
+            stages, on_host, is_kept = read_experts(
+                text, self._names, [*names, _HOST], self._feeds, self._weights
+            )
         places: list[str | None] = [None]
         for stage in stages:
             places += [None if stage.device == _HOST else stage.device] * stage.count
@@ -279,6 +289,8 @@ class HostWordsModel:
             for at, (device, name) in enumerate(zip(inside, last[1:-1], strict=True))
             if device is not None and placed[name][1] == "host"
         }
+        if self._is_ik:
+            return write_layers(self._names, stages, on_host, self._feeds)
         words = write_experts(self._names, stages, on_host, self._feeds)
         assert isinstance(words, list)
         is_used = stages[0].count or on_host

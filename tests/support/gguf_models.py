@@ -43,7 +43,7 @@ def write_small(path, draw, most_layers):
     return write_gguf(path, metadata, tensors)
 
 
-def small_jobs(path, draw, *, has_host, most_devices=3):
+def small_jobs(path, draw, *, has_host, most_devices=3, engine="llama.cpp"):
     """Return jobs of a small model on devices that have room for a part of it."""
     model = gguf_model(read_gguf(path))
     prompt, chunk = draw.choice((8, 48)), draw.choice((16, 512))
@@ -68,4 +68,4 @@ def small_jobs(path, draw, *, has_host, most_devices=3):
     if has_host:
         memory_bytes = buffer_bytes + int(total * draw.uniform(0.2, 1.2))
         host = Host(draw.choice((None, memory_bytes)), "ddr5-5600")
-    return GgufJobs(model, request, devices, costs, host)
+    return GgufJobs(model, request, devices, costs, host, engine=engine)

@@ -106,6 +106,41 @@ def test_experts_are_on_a_host_with_attention_on_the_card(tmp_path, capsys):
     assert 20 < len(use["apart"]) < 40
 
 
+@pytest.mark.parametrize("case", ["llama Q8_0", "qwen3moe Q4_K", "gpt-oss MXFP4", "gemma3 Q4_K"])
+def test_lines_of_ik_llama_cpp_are_scored_as_the_plan(tmp_path, case, capsys):
+    path = write_model(tmp_path, *case.split())
+    words = ["serve", path, "--devices", "9GB@rtx-4060", "--host", "64GB@ddr5-5600", *LONG]
+    words += ["--for", "ik_llama.cpp"]
+    found = answer(words, capsys)
+    assert found["status"] == "optimal" and found["since"] == "2025-10-28"
+    assert "rules" not in found
+    assert set(found["words"][7::2]) <= {"-dev", "-ngl", "-ot"}
+    (use,) = found["devices"]
+    assert use["free_bytes"] >= 0
+    # A head that is the embedding cannot be placed apart from it.
+    if case.startswith("gemma3"):
+        assert len(use["layers"]) == 48
+        small = ["1GB@rtx-4060" if word == "9GB@rtx-4060" else word for word in words]
+        assert "no whole layer on the host" in answer(small, capsys, EXIT_NO_PLAN)["reason"]
+    given = answer([*words, "--words", shlex.join(found["words"])], capsys)["given"]
+    assert given["value"] == found["bound"] and not given["violations"] + given["notes"]
+
+
+def test_ik_llama_cpp_copies_experts_for_larger_batches(tmp_path, capsys):
+    """A token reads 8 of 128 experts: those of 512 tokens are copied, as 32 rows of others."""
+    path = write_model(tmp_path, "qwen3moe", "Q4_K")
+    words = ["serve", path, *MACHINES["small card, host"], *LONG, "--objective", "token"]
+    first_ns = {
+        (engine, prompt): answer([*words, "--for", engine, "--prompt", prompt], capsys)[
+            "first_token_ns"
+        ]
+        for engine in ("llama.cpp", "ik_llama.cpp")
+        for prompt in (508, 512)
+    }
+    assert first_ns["llama.cpp", 512] == first_ns["ik_llama.cpp", 512]
+    assert first_ns["llama.cpp", 508] < first_ns["ik_llama.cpp", 508]
+
+
 def test_predictions_are_near_what_was_measured(tmp_path, capsys):
     """Two equal cards and 70B in Q4_K_M: 16.6 and 19.2 tokens a second (docs/gguf.md)."""
     path = write_model(tmp_path, "llama", "Q4_K", layers=80, width=8192, feed=28672, count=64)
@@ -157,7 +192,9 @@ def test_every_kind_of_model_is_planned_within_the_limits(tmp_path, case, machin
         ([*UNLIKE, "--out", "plan.html"], "as --out plan.json"),
         ([*UNLIKE, "--steps"], "--steps has no meaning"),
         ([*UNLIKE, "--solver", "greedy"], "--solver has no meaning"),
-        ([*UNLIKE, "--for", "vllm"], "write --for llama.cpp"),
+        ([*UNLIKE, "--for", "vllm"], "write --for llama.cpp or ik_llama.cpp"),
+        ([*UNLIKE, "--for", "ik_llama.cpp"], "-ts divides bytes"),
+        (["--devices", "8GB@rtx-4060", "--for", "ik_llama.cpp", "--check"], "leave it out"),
         ([*UNLIKE, "--objective", "all"], "write one"),
         ([*UNLIKE, "--host-link", "25GB/s"], "add such as --host"),
         ([*UNLIKE, "--words", "-ngl x"], "-ngl"),
@@ -181,6 +218,7 @@ def test_files_that_are_no_language_models_are_refused_in_one_line(tmp_path, cap
     assert "projector" in refusal(["serve", path, *UNLIKE], capsys)
     models = ["serve", "tests.support.serving_models:small", "--devices", "1GB"]
     assert "about a .gguf file" in refusal([*models, "--cache-type-v", "q8_0"], capsys)
+    assert "is for a .gguf file" in refusal([*models, "--for", "ik_llama.cpp"], capsys)
 
 
 def test_a_context_beyond_that_of_the_training_is_noted(tmp_path, capsys):
