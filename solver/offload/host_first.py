@@ -62,6 +62,7 @@ def plan_host_first(
     groups: Sequence[UnitGroup],
     *,
     least_first: int = 0,
+    below_ns: int | None = None,
     limits: SolveLimits | None = None,
 ) -> OffloadResult:
     """Find the best plan whose first groups are on the host and whose others are resident.
@@ -72,6 +73,9 @@ def plan_host_first(
         All units in order.
     least_first : int
         How many groups must be on the host as a whole; more may be.
+    below_ns : int, optional
+        Time of a known plan: only faster ones are searched. Without any the status is
+        ``UNKNOWN``, and the bound is at most the value of this time.
     limits : SolveLimits, optional
         Time and seed; 60 s if not said.
 
@@ -93,7 +97,7 @@ def plan_host_first(
     limits = limits or SolveLimits()
 
     def search(asked: OffloadInstance, clock: Clock, *, is_timed: bool) -> Found:
-        model = _HostFirstModel(asked, groups, least_first, is_timed=is_timed)
+        model = _HostFirstModel(asked, groups, least_first, below_ns, is_timed=is_timed)
         return model.solve(clock, limits.seed)
 
     return solve_offload(instance, Clock.of(limits), search)
@@ -107,6 +111,7 @@ class _HostFirstModel:
         instance: OffloadInstance,
         groups: Sequence[UnitGroup],
         least_first: int,
+        below_ns: int | None,
         *,
         is_timed: bool,
     ) -> None:
@@ -122,8 +127,12 @@ class _HostFirstModel:
         self._add_memory()
         self._add_order_of_alike()
         self._is_timed = is_timed
+        self._below_ns = below_ns if is_timed else None
         if is_timed:
-            self._model.minimize(sum(self._times()))
+            time_ns = sum(self._times())
+            self._model.minimize(time_ns)
+            if below_ns is not None:
+                self._model.add(time_ns < below_ns)
 
     def solve(self, clock: Clock, seed: int) -> Found:
         """Minimise until the clock is over."""
@@ -136,9 +145,11 @@ class _HostFirstModel:
         status = solver.solve(self._model)
         charge_run(clock, solver)
         if status == cp_model.INFEASIBLE:
-            return Found(None)
+            return Found(self._below_ns)
         assert status != cp_model.MODEL_INVALID, self._model.validate()
         bound_ns = max(round(solver.best_objective_bound), self._least_ns() * self._is_timed)
+        if self._below_ns is not None:
+            bound_ns = min(bound_ns, self._below_ns)
         if status == cp_model.UNKNOWN:
             return Found(bound_ns)
         found = Found(bound_ns, self._state(solver))

@@ -75,6 +75,13 @@ def test_the_optimum_is_that_of_brute_force(count):
             continue
         assert found.status is SolveStatus.OPTIMAL
         assert found.objective == found.objective_bound == min(values)
+        below_ns = draw.choice(sorted(set(values))[:3])
+        faster = plan_host_first(
+            instance, groups, least_first=least_first, below_ns=below_ns, limits=LIMITS
+        )
+        assert faster.objective_bound == min(values)
+        assert faster.objective == (min(values) if min(values) < below_ns else None)
+        assert faster.status is not SolveStatus.INFEASIBLE
         first_ns, other_ns = evaluate_offload(instance, found.plan).times_ns.values()
         assert found.objective == first_ns + times * other_ns
         modes = [found.plan.modes[f"u{group.units[-1]}"] for group in groups]
