@@ -228,7 +228,7 @@ def test_all_objectives_have_plans_with_a_host(capsys, answer):
 def test_why_no_plan_with_a_host_was_found(capsys):
     words = ["serve", MODEL, "--devices", "90KB@rtx-4090", *REQUEST]
     assert main([*words, "--host", "1KB", "--objective", "all"]) == EXIT_NO_PLAN
-    assert capsys.readouterr().out.count("give the devices or the host more memory") == 4
+    assert capsys.readouterr().out.count("or the devices or the host (--host) more memory") == 4
     late = SimpleNamespace(solved=SimpleNamespace(status=SolveStatus.UNKNOWN))
     assert why_no_plan(late) == "no plan found in time; a longer --time-limit may tell"
 
