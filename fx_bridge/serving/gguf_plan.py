@@ -257,24 +257,38 @@ class _Search:
     def _best(
         self, orders: Sequence[tuple[Device, ...]], context: int, objective: ServingObjective
     ) -> GgufPlan:
-        """Return the plan with the best value at a context."""
-        found = []
-        for number, order in enumerate(orders):
-            own = self._solve(order, context, objective, searches=len(orders) - number)
-            found.append((order, own))
-        able = [own for own in found if own[1].status is not SolveStatus.INFEASIBLE]
-        if not able:
-            return self._plan(self._jobs.devices, found[0][1], context)
-        best_of = max if objective in MAXIMISED else min
-        known = [own.objective_bound for _, own in able if own.objective_bound is not None]
-        bounds = (best_of(known),) if len(known) == len(able) else None
-        values = [own.objective for _, own in able if own.objective is not None]
-        value = best_of(values, default=None)
-        order, best = next(own for own in able if own[1].objective == value)
-        status = best.status
+        """Return the plan with the best value at a context.
+
+        Short searches of all orders come before long ones, of the order of the best plan first.
+        Each is for plans that are better than that.
+        """
+        is_most = objective in MAXIMISED
+        best_of, tightest = (max, min) if is_most else (min, max)
+        bounds: dict[tuple[Device, ...], Fraction | float]
+        bounds = dict.fromkeys(orders, math.inf if is_most else 0)
+        best_order, best, value, below_ns = orders[0], None, None, None
+        for is_later, parts in enumerate((2 * len(orders) - 1, 2, 1)):
+            for order in sorted(bounds, key=best_order.__ne__):
+                is_closed = value is not None and best_of(bounds[order], value) == value
+                if is_closed or (is_later and self._clock.is_over):
+                    continue
+                own = self._solve(order, context, objective, searches=parts, below_ns=below_ns)
+                if own.status is SolveStatus.INFEASIBLE:
+                    del bounds[order]
+                    continue
+                assert own.objective_bound is not None
+                bounds[order] = tightest(bounds[order], own.objective_bound)
+                if best is None or own.evaluation is not None:
+                    best_order, best, value = order, own, own.objective
+                if own.evaluation is not None and own.evaluation.value_ns is not None:
+                    below_ns = int(own.evaluation.value_ns)
+        if best is None:
+            return self._plan(self._jobs.devices, own, context)
+        status, bounds_of_all = best.status, (best_of(bounds.values()),)
         if value is not None:
-            status = SolveStatus.OPTIMAL if bounds == (value,) else SolveStatus.FEASIBLE
-        return self._plan(order, replace(best, status=status, objective_bounds=bounds), context)
+            status = SolveStatus.OPTIMAL if bounds_of_all == (value,) else SolveStatus.FEASIBLE
+        best = replace(best, status=status, objective_bounds=bounds_of_all)
+        return self._plan(best_order, best, context)
 
     def _solve(
         self,
@@ -284,15 +298,16 @@ class _Search:
         *,
         searches: int = 1,
         is_timed: bool = True,
+        below_ns: int | None = None,
     ) -> OffloadResult:
         """Return the best plan on devices in an order, or any that fits."""
         jobs = jobs_on(self._jobs, order, context)
-        instance = OffloadInstance.of(jobs.at(context).replace(objective=objective))
+        asked = OffloadInstance.of(jobs.at(context).replace(objective=objective))
         if not is_timed:
-            instance = replace(instance, counts=(0,) * len(instance.counts))
+            asked = replace(asked, counts=(0,) * len(asked.counts))
         limits = self._limits.after(self._clock.elapsed_s, searches)
         limits = replace(limits, time_limit_s=max(limits.time_limit_s or math.inf, _LEAST_S))
-        return plan_host_first(instance, jobs.groups, least_first=1, limits=limits)
+        return plan_host_first(asked, jobs.groups, least_first=1, below_ns=below_ns, limits=limits)
 
     # -- contexts --------------------------------------------------------------------------------
 

@@ -16,13 +16,45 @@ from fx_bridge.serving.gguf_job import GgufJobs
 from fx_bridge.serving.gguf_plan import plan_gguf
 from fx_bridge.serving.request import Request
 from solver import Device, Interconnect, Link, PartitionError, SolveLimits, SolveStatus
+from solver.cp import run
+from solver.cp.run import single_solver
 from solver.model.job import Host
 from tests.support import gguf_oracle
 from tests.support.gguf_models import small_jobs, write_small
 from tests.support.llama_cpp_models import write_model
 from tests.support.problem_counts import counts
 
+
+@counts(30, 300)
+def test_plans_of_ik_llama_cpp_are_the_best_of_all_and_their_words_come_back(tmp_path, count):
+    refused = 0
+    for seed in range(count):
+        draw = random.Random(seed)
+        path = write_small(tmp_path / "m.gguf", draw, 4)
+        jobs = small_jobs(path, draw, has_host=True, most_devices=1, engine="ik_llama.cpp")
+        found = plan_gguf(jobs, "request", LIMITS)
+        best = best_of_orders(jobs, found.context, of_request)
+        if best is None:
+            assert found.solved.plan is None
+            continue
+        assert found.solved.status is SolveStatus.OPTIMAL and found.evaluation.value_ns == best
+        if found.plan.modes["output"] == "resident" and "resident" not in (
+            found.plan.modes[unit.name] for unit in jobs.units[:-1]
+        ):
+            refused += 1
+            with pytest.raises(PartitionError, match="without a layer there"):
+                found.line(found.plan)
+            continue
+        words = found.line(found.plan)
+        text = shlex.join(words[words.index("-dev" if "-dev" in words else "-ngl") :])
+        given = found.host_words.read(text)
+        assert given.plan.assignment == found.plan.assignment
+        assert given.evaluation.value_ns == best and not given.notes
+    assert refused < count / 10
+
+
 LIMITS = SolveLimits(60.0, workers=1, deterministic=True)
+
 OBJECTIVES = ("request", "token", "throughput", "context")
 
 
@@ -122,6 +154,30 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
     assert seen == {True, False}
 
 
+def test_searches_that_end_early_bound_all_orders(tmp_path, monkeypatch):
+    def hasty(seed, subsolver):
+        solver = single_solver(seed, subsolver)
+        solver.parameters.stop_after_first_solution = True
+        return solver
+
+    monkeypatch.setattr(run, "single_solver", hasty)
+    statuses = []
+    for seed in range(40):
+        draw = random.Random(seed)
+        jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=seed % 4 > 0)
+        solved = plan_gguf(jobs, ("token", "throughput")[seed % 2], LIMITS).solved
+        best = best_of_orders(jobs, jobs.request.context, of_token)
+        statuses.append(solved.status)
+        if best is None:
+            assert solved.status is SolveStatus.INFEASIBLE
+        elif seed % 2:
+            rate = Fraction(jobs.request.batch * 10**9) / best
+            assert solved.objective <= rate <= solved.objective_bound
+        else:
+            assert solved.objective_bound <= best <= solved.objective
+    assert SolveStatus.FEASIBLE in statuses
+
+
 @pytest.mark.parametrize("has_host", [False, True])
 def test_words_are_read_as_the_plan_that_was_written(tmp_path, has_host):
     planned = 0
@@ -138,34 +194,6 @@ def test_words_are_read_as_the_plan_that_was_written(tmp_path, has_host):
         assert found.host_words.read(text).plan.assignment == found.solved.plan.assignment
         assert found.host_words.read(text).plan.modes == found.solved.plan.modes
     assert planned > 5
-
-
-@counts(30, 300)
-def test_plans_of_ik_llama_cpp_are_the_best_of_all_and_their_words_come_back(tmp_path, count):
-    refused = 0
-    for seed in range(count):
-        draw = random.Random(seed)
-        path = write_small(tmp_path / "m.gguf", draw, 4)
-        jobs = small_jobs(path, draw, has_host=True, most_devices=1, engine="ik_llama.cpp")
-        found = plan_gguf(jobs, "request", LIMITS)
-        best = best_of_orders(jobs, found.context, of_request)
-        if best is None:
-            assert found.solved.plan is None
-            continue
-        assert found.solved.status is SolveStatus.OPTIMAL and found.evaluation.value_ns == best
-        if found.plan.modes["output"] == "resident" and "resident" not in (
-            found.plan.modes[unit.name] for unit in jobs.units[:-1]
-        ):
-            refused += 1
-            with pytest.raises(PartitionError, match="without a layer there"):
-                found.line(found.plan)
-            continue
-        words = found.line(found.plan)
-        text = shlex.join(words[words.index("-dev" if "-dev" in words else "-ngl") :])
-        given = found.host_words.read(text)
-        assert given.plan.assignment == found.plan.assignment
-        assert given.evaluation.value_ns == best and not given.notes
-    assert refused < count / 10
 
 
 def test_devices_that_are_full_take_one_batch_at_a_time(tmp_path):
