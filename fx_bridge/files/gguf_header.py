@@ -65,7 +65,6 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
     parts = list(_parts(Path(path)))
     found = [_Reader.read(part) for part in parts]
     metadata = found[0][0]
-    tensors = distinct((tensor for _, own in found for tensor in own), shortened(parts[0]))
     count = metadata.get("split.count", len(parts))
     if count not in (0, len(parts)):
         raise PartitionError(
@@ -78,6 +77,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
                 f"{shortened(part)}: it is called part {number} and holds another one, "
                 f"split.no = {shown(own['split.no'])}; fetch the parts again under their own names"
             )
+    tensors = distinct((tensor for _, own in found for tensor in own), shortened(parts[0]))
     return GgufHeader(str(parts[0]), MappingProxyType(metadata), tensors)
 
 
