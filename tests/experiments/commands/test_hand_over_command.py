@@ -58,7 +58,8 @@ def swapped(tmp_path_factory):
 @pytest.mark.parametrize(
     "program",
     samples(
-        ["split-spec", *(name for name in get_args(EngineName) if name != "llama.cpp")],
+        # The embedding of llama.cpp is on the host, and transformers knows names of its own alone.
+        ["split-spec", *sorted({*get_args(EngineName)} - {"llama.cpp", "transformers"})],
         {"split-spec", "vllm"},
     ),
 )
