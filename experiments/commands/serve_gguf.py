@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES, C
 from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
 from fx_bridge.interop.ik_llama_cpp import as_held
 from fx_bridge.presentation.plan_files import Form
-from solver import Device, PartitionError, save_plan
+from solver import Device, PartitionError, SolveStatus, save_plan
 from solver.model.checks import check_choice
 from solver.model.devices import DEFAULT_DEVICE_CLASS
 
@@ -42,6 +43,7 @@ _ELSEWHERE: Final = frozenset({
     *("--cache-type-v", "--host", "--port", "-mla", "-amb"),
 })  # fmt: skip
 """Options of llama.cpp with a value that says nothing of places: ``serve`` has its own."""
+_OPTION: Final = re.compile(r"-+[a-zA-Z]")
 _USED: Final = frozenset({
     *("devices", "objective", "batch", "context", "prompt", "generate", "chunk", "usable", "host"),
     *("host_link", "link", "for_", "words", "rules", "experts_read", "cache_type"),
@@ -119,12 +121,13 @@ def serve_gguf(
     words = None
     if text is not None:
         words = ScoredWords(found, text, found.host_words.read(placing_words(text)))
-    if out is not None and found.solved.plan is not None:
+    if out is not None and found.solved.plan is not None and found.line(found.plan):
+        # Not every plan has a line, and without one nothing is written.
         save_plan(found.solved.plan, out)
         say_written(out)
     searched = Searched(limits, search.solver, (), with_steps=False)
     # The rules are those of llama.cpp.
-    table = None if is_ik else RulesTable(found, *served_by_gguf_rules(found))
+    table = None if is_ik else RulesTable(found, *served_by_gguf_rules(found), tokens="tokens")
     tell_plan(found, table, words, None, searched, as_json=as_json)
 
 
@@ -151,6 +154,8 @@ def check_file_options(given: Mapping[str, Any], form: Form, search: SearchOptio
     for name, is_given in {**named, **others}.items():
         if is_given:
             raise PartitionError(f"{name} has no meaning for a .gguf file; leave it out")
+    if given["rules"] and given["for_"] == IK_LLAMA_CPP:
+        raise PartitionError("--rules are those of llama.cpp; leave --rules out, or --for")
     engines = (*HOST_ENGINES, IK_LLAMA_CPP)
     if given["for_"] not in (None, *engines):
         raise PartitionError(
@@ -206,10 +211,11 @@ def placing_words(text: str) -> str:
     kept: list[str] = []
     while words:
         word = words.pop(0)
-        if word in _ELSEWHERE:
-            words = words[1:]
-        else:
+        if word not in _ELSEWHERE:
             kept.append(word)
+        elif words and not _OPTION.match(words[0]):
+            # In older builds some of them, such as -fa, have no value.
+            words = words[1:]
     return shlex.join(kept)
 
 
@@ -238,7 +244,7 @@ def checked(found: GgufPlan, limits: SolveLimits) -> GgufPlan:
             if size_bytes is not None and used.get(name, 0) > size_bytes
         }
         if not beyond:
-            return found
+            return found if found is first else _with_bounds(found, first)
         less = [
             Device(d.name, max((d.memory_bytes or 0) - beyond.get(d.name, 0), 1), d.device_class)
             if d.name in beyond
@@ -252,3 +258,11 @@ def checked(found: GgufPlan, limits: SolveLimits) -> GgufPlan:
         f"llama-fit-params counts more than {' and '.join(beyond)} has, whatever the plan; write "
         "a shorter --context or a smaller --usable"
     )
+
+
+def _with_bounds(found: GgufPlan, first: GgufPlan) -> GgufPlan:
+    """Return a plan for less memory with the bounds of all plans, which another plan had."""
+    bounds, evaluation = first.solved.objective_bounds, found.solved.evaluation
+    is_optimal = evaluation is not None and evaluation.objective == bounds
+    status = SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE
+    return replace(found, solved=replace(found.solved, status=status, objective_bounds=bounds))

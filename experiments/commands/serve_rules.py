@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from fx_bridge.serving.hosted import HostedPlan
     from fx_bridge.serving.plan import ServingPlan
 
-_COLUMNS = (
-    *("rule", "layers", "tokens that fit", "first token", "token", "tokens/s"),
-    "plan is better",
-)
+_METRICS = ("first token", "token", "tokens/s", "plan is better")
 _HOSTED_COLUMNS = ("rule", "resident", "streamed", "on the host", "time", "plan is better")
 _NONE = "-"
 ENGINES_WITH_RULES = ("vllm", "sglang", "transformers", "llama.cpp")
@@ -53,11 +50,15 @@ def rules_table(
 
 @dataclass(frozen=True, slots=True)
 class RulesTable:
-    """Table of a plan, if any, and the plans of engines' rules."""
+    """Table of a plan, if any, and the plans of engines' rules.
+
+    `tokens` is the title of their tokens: those that fit, or those of the context that was planned.
+    """
 
     found: ServingPlan | GgufPlan
     ours: ServedPlan | None
     rules: Sequence[ServedPlan]
+    tokens: str = "tokens that fit"
 
     def json(self) -> list[dict[str, Any]]:
         """Return the plans of the rules as plain data."""
@@ -83,7 +84,7 @@ class RulesTable:
         rows += [_cells(rule, self._times_better(rule)) for rule in self.rules]
         return [
             f"rules of engines, {asked.batch} x {asked.context} tokens, by {self.found.objective}:",
-            *table_lines(_COLUMNS, rows, text=["layers"]),
+            *table_lines(("rule", "layers", self.tokens, *_METRICS), rows, text=["layers"]),
             *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
         ]
 

@@ -23,8 +23,8 @@ class ServedPlan:
     plan : PartitionPlan or None
         None if the rule makes none.
     tokens : int or None
-        Tokens of all sequences that fit. None if there is no plan, if not one position fits, or
-        if any number fits.
+        Tokens of all sequences that fit, or for a model in a file those of the planned context.
+        None if there is no plan, if not one position fits, or if any number fits.
     metrics : ServingMetrics or None
         None if the requested context does not fit.
     reason : str

@@ -12,6 +12,7 @@ from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
+from tests.support.documents import told_keys
 from tests.support.gguf_files import write_gguf
 from tests.support.gguf_models import write_small
 from tests.support.llama_cpp_models import MODELS, write_model
@@ -79,9 +80,20 @@ def test_the_answer_is_a_line_to_paste_and_its_proof(tmp_path, capsys):
     given = next(text for text in lines if text.startswith("given: token"))
     assert "% above the proven optimum" in given
     assert any(text.startswith("--fit") for text in lines)
+    # Older builds have no value behind -fa.
+    assert main([*words, *LONG, "--words", "-fa -ngl 7 -ts 3,4"]) == 0
+    assert given in capsys.readouterr().out
     # Its own line is as good as the plan.
     assert main([*words, *LONG, "--words", lines[0]]) == 0
     assert "a proven optimum" in capsys.readouterr().out
+
+
+def test_all_keys_of_the_answer_are_told(tmp_path, capsys):
+    path = write_small(tmp_path / "m.gguf", random.Random(3), 2)
+    words = ["serve", path, *UNLIKE, "--prompt", 16, "--generate", 16, "--context", 256]
+    found = answer([*words, "--words", "-ts 3,4 -ngl 2"], capsys)
+    usual = told_keys("### `serve`") - {"reason", "diagnosis", "modes"}
+    assert set(found) == usual | told_keys("### `serve` of a file")
 
 
 def test_smaller_caches_have_longer_contexts(tmp_path, capsys):
@@ -195,6 +207,7 @@ def test_every_kind_of_model_is_planned_within_the_limits(tmp_path, case, machin
         ([*UNLIKE, "--for", "vllm"], "write --for llama.cpp or ik_llama.cpp"),
         ([*UNLIKE, "--for", "ik_llama.cpp"], "-ts divides bytes"),
         (["--devices", "8GB@rtx-4060", "--for", "ik_llama.cpp", "--check"], "leave it out"),
+        (["--devices", "8GB@rtx-4060", "--for", "ik_llama.cpp", "--rules"], "leave --rules out"),
         ([*UNLIKE, "--objective", "all"], "write one"),
         ([*UNLIKE, "--host-link", "25GB/s"], "add such as --host"),
         ([*UNLIKE, "--words", "-ngl x"], "-ngl"),
@@ -279,6 +292,8 @@ def test_plans_are_corrected_by_the_count_of_the_engine(tmp_path, engine, capsys
     # 100 MiB more than there are, and then as many as there are.
     engine.write_text(f"{10 * 1024 + 99},1000")
     less = answer([*words, "--check"], capsys)
+    # Proven is what was proven with all memory.
+    assert (less["status"], less["bound"]) == ("feasible", free["bound"])
     # A token takes 32 layers x 4 KiB of caches: 100 MiB are those of 800, without their buffers.
     assert 512 <= free["context"] - less["context"] <= 1024
     engine.write_text("99999")
