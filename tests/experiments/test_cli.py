@@ -167,6 +167,12 @@ def test_a_plan_file_says_by_which_regions_operators_run_again(tmp_path, capsys,
     assert load_plan(out) == plan
 
 
+def test_objectives_are_lexicographic(saved, answer):
+    found = answer(["solve", str(saved), "--objective", "devices,transfer"])
+    assert list(found["objectives"]) == ["devices", "transfer"]
+    assert found["objectives"]["devices"] == 2
+
+
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
 def test_every_solver_can_be_chosen(saved, solver, answer):
     assert answer(["solve", str(saved), "--solver", solver])["solver"] == solver

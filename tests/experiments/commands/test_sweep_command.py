@@ -74,7 +74,14 @@ def test_a_sweep_without_any_problem_says_why(folder, capsys):
     assert err.splitlines()[-1].startswith("error: no case has a problem")
 
 
-def test_a_signal_ends_it_at_once_and_what_was_done_is_kept(folder):
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGTERM, 143, "terminated"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_signal_ends_it_at_once_and_what_was_done_is_kept(folder, number, code, word):
     (folder / "long.toml").write_text(
         'models = [{generate = "layered", operators = 200, name = "long"}]\n'
         'planners = ["greedy", "cp-sat"]\n[limits]\ntime_limit_s = 300\nworkers = 1\n'
@@ -89,10 +96,10 @@ def test_a_signal_ends_it_at_once_and_what_was_done_is_kept(folder):
         for line in process.stderr:
             if line.startswith("[1/2]"):
                 break
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    said = ["what was done is in r.sqlite; the same command goes on", "terminated"]
+    assert process.returncode == code
+    said = ["what was done is in r.sqlite; the same command goes on", word]
     assert err.splitlines() == said
     assert [row.planner for row in load_study("r.sqlite").rows] == ["greedy"]
 
