@@ -52,14 +52,25 @@ def gguf_scope(found: GgufPlan) -> str:
     """Return the plans that a proof is about, in words."""
     order = "any" if found.has_all_orders else "this"
     where = f" in {order} order of the devices" if len(found.jobs.devices) > 1 else ""
-    ends = _ends(found)
-    return f" of all that {found.jobs.engine} can run{where}{ends and f' with {ends}'}"
+    ends = [_ends(found), "batches in turns" if _take_turns(found) else ""]
+    beside = " and ".join(filter(None, ends))
+    return f" of all that {found.jobs.engine} can run{where}{beside and f' with {beside}'}"
 
 
 def gguf_remedy(found: GgufPlan) -> str:
     """Return the end of a sentence on a missing plan, where another engine has more plans."""
     ends = _ends(found)
     return f"; plans for {found.jobs.engine} have {ends}, so write --for llama.cpp" if ends else ""
+
+
+def _take_turns(found: GgufPlan) -> bool:
+    """Return whether plans on several devices were searched with room for batches in turns alone.
+
+    Contexts are the longest with or without them.
+    """
+    several = found.jobs.on(found.jobs.devices, may_fill=True)
+    is_timed = found.objective != "context"
+    return is_timed and several.takes_turns and several.can_fill(found.context)
 
 
 def _ends(found: GgufPlan) -> str:
