@@ -147,7 +147,6 @@ class GgufJobs:
             self.request.generate,
             self.request.batch,
             context,
-            cache_bytes_per_token=self._growth(),
             host=self._host_at(context),
             units={unit.name: (unit.name,) for unit in self.units},
         )
@@ -226,14 +225,6 @@ class GgufJobs:
             )
 
         return found
-
-    def _growth(self) -> dict[str, int]:
-        """Return the bytes of a position by the key of each cache."""
-        return {
-            _cache(unit): int(-(-self.request.batch * unit.cache.position_bytes // 1))
-            for unit in self.units
-            if unit.cache != CacheRule()
-        }
 
     def _host_at(self, context: int) -> Host:
         """Return the host without the compute buffer of what runs there."""
