@@ -282,7 +282,7 @@ class _Search:
                     best_order, best, value = order, own, own.objective
                 if own.evaluation is not None and own.evaluation.value_ns is not None:
                     below_ns = int(own.evaluation.value_ns)
-        if best is None:
+        if best is None or not bounds:
             return self._plan(self._jobs.devices, own, context)
         status, bounds_of_all = best.status, (best_of(bounds.values()),)
         if value is not None:

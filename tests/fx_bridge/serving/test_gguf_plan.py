@@ -15,7 +15,7 @@ from fx_bridge.options import Costs
 from fx_bridge.serving.gguf_job import GgufJobs
 from fx_bridge.serving.gguf_plan import plan_gguf
 from fx_bridge.serving.request import Request
-from solver import Device, Interconnect, Link, PartitionError, SolveLimits, SolveStatus
+from solver import Device, Interconnect, Link, PartitionError, SolveLimits, SolveResult, SolveStatus
 from solver.cp import run
 from solver.cp.run import single_solver
 from solver.model.job import Host
@@ -313,3 +313,19 @@ def test_one_card_that_needs_less_room_alone_is_known(tmp_path):
         assert {found.solved.status for found in (alone, beside, behind)} == {SolveStatus.OPTIMAL}
         assert alone.uses(alone.plan)[0] in beside.uses(beside.plan)
         assert alone.uses(alone.plan)[0] in behind.uses(behind.plan)
+
+
+def test_orders_that_are_refuted_late_leave_no_plan(tmp_path, monkeypatch):
+    draw = random.Random(1)
+    jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 4), draw, has_host=True)
+    seen = set()
+
+    def search(instance, *_, **__):
+        # Each order is open once, and refuted when it is searched again.
+        is_late = instance.devices in seen
+        seen.add(instance.devices)
+        status = SolveStatus.INFEASIBLE if is_late else SolveStatus.UNKNOWN
+        return SolveResult("auto", status, None, None, None if is_late else (Fraction(0),), 0.0)
+
+    monkeypatch.setattr("fx_bridge.serving.gguf_plan.plan_host_first", search)
+    assert plan_gguf(jobs, "token", LIMITS).solved.status is SolveStatus.INFEASIBLE
