@@ -1,7 +1,7 @@
 """Models in folders of Hugging Face, and models whose weights are planned in another type.
 
 A folder's model is built from its configuration on the meta device. Its weights are never read:
-the headers of its files say how many bytes each takes.
+their sizes are in the headers of its files.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ Without a limit one label of a place and set is left: the program over ideals
 transfers that overlap compute a value that several runs read is charged once, so that latencies
 are bounds there.
 
-Where links differ from pair to pair, a label also holds what its runs have yet to receive
-(:mod:`solver.dp.pending_receives`), and only labels of the same pending receives are compared.
+Where links differ from pair to pair, a label also holds the values that its runs have yet to
+receive (:mod:`solver.dp.pending_receives`), and only labels of the same pending receives are compared.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class SolveResult(Generic[PlanT, EvaluationT, ValueT]):
         Name of a schedule.
     status : SolveStatus
         Strength of the proof.
-    plan : PartitionPlan, OffloadPlan or None
+    plan : PartitionPlan or None
         Feasible when the status is OPTIMAL or FEASIBLE. With UNKNOWN it may be an infeasible
         answer, kept for reports; `evaluation.violations` says why.
     evaluation : Evaluation, ServingEvaluation, OffloadEvaluation or None

@@ -40,7 +40,7 @@ per second, or the tokens that fit."""
 
 
 def grown_bytes(position_bytes: int, limit: int | None, before: int, after: int) -> int:
-    """Return by how many bytes a cache is larger with a context of `after` than of `before`.
+    """Return the growth of a cache in bytes from a context of `before` to one of `after`.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class Job:
         return None
 
     def growth_bytes(self, key: str, context: int) -> int:
-        """Return by how many bytes a weight is larger than with the context of the job."""
+        """Return the growth of a weight in bytes beyond the context of the job."""
         limit = self.cache_limits.get(key)
         return grown_bytes(self.cache_bytes_per_token.get(key, 0), limit, self.context, context)
 
