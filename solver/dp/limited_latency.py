@@ -14,7 +14,8 @@ transfers that overlap compute a value that several runs read is charged once, s
 are bounds there.
 
 Where links differ from pair to pair, a label also holds the values that its runs have yet to
-receive (:mod:`solver.dp.pending_receives`), and only labels of the same pending receives are compared.
+receive (:mod:`solver.dp.pending_receives`), and only labels of the same pending receives are
+compared.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def _least_time(
         starts += more
         is_done = search.is_done(starts)
     found_ns = search.value_ns
-    log.append(search.record("mode counts", start_s, None, 0))
+    if counts:
+        log.append(search.record("mode counts", start_s, None, 0))
     if "mode moves" not in without and not is_done:
         start_s = clock.spent_s
         search.run(starts)

@@ -214,6 +214,8 @@ def test_a_host_streams_and_computes(capsys, answer):
     assert "mode counts" in told
     left = answer([*words, "--without", "mode moves", "--workers", "2"])
     assert "mode moves" not in {step["step"] for step in left["log"]}
+    left = answer([*words, "--without", "mode counts"])
+    assert {step["step"] for step in left["log"]} <= {"mode moves"}
 
 
 def test_all_objectives_have_plans_with_a_host(capsys, answer):
