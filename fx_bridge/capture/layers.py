@@ -13,7 +13,6 @@ from fx_bridge.capture.modules import (
     matching_modules,
     module_calls,
     module_operators,
-    module_paths,
     registered_paths,
 )
 from fx_bridge.presentation.modules import enclosing
@@ -78,7 +77,7 @@ def layer_calls(
     first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
     layers = set(repeated_modules(captured))
     if modules:
-        known = module_paths(captured)
+        known = module_operators(captured)
         named = (path for pattern in modules for path in matching_modules(pattern, known))
         layers = {first_path.get(path, path) for path in named}
     found: dict[str, ModuleCall | None] = {}

@@ -92,45 +92,6 @@ def innermost_modules(captured: CapturedGraph) -> dict[str, str]:
     return {name: calls[-1].path if calls else "" for name, calls in module_calls(captured).items()}
 
 
-def module_paths(captured: CapturedGraph) -> tuple[str, ...]:
-    """Return the paths of the modules of a captured model, as ``module_operators`` orders them.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fx_bridge.capture.graph import capture
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    >>> module_paths(capture(model, (torch.ones(2, 4),)))
-    ('0', '1')
-    """
-    return tuple(module_operators(captured))
-
-
-def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
-    """Return the operators inside a module, at any depth, in execution order.
-
-    Parameters
-    ----------
-    path : str
-        As ``model.named_modules()`` names it, such as ``"layers.0"``; empty for the whole model.
-        For an unknown one, a PartitionError suggests similar names.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fx_bridge.capture.graph import capture
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    >>> operators_of(capture(model, (torch.ones(2, 4),)), "1")
-    ('relu',)
-    """
-    operators = module_operators(captured)
-    if path == "":
-        return tuple(node.name for node in captured.operators)
-    if not isinstance(path, str) or path not in operators:
-        raise unknown_module(path, operators)
-    return operators[path]
-
-
 def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, ...]:
     """Return names or patterns as a tuple; otherwise raise an error beginning with `what`."""
     if isinstance(names, str) or not isinstance(names, Iterable):

@@ -16,7 +16,7 @@ from experiments.planners.task import PlanningTask
 from experiments.zoo.building import LoadedModel
 from fx_bridge import Training
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import operators_of
+from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from solver import Device, problem_from_digraph
 from tests.support.training_models import Block
@@ -79,7 +79,7 @@ def task_of(*layers):
 def test_layers_are_those_of_the_model():
     task = task_of(Block(), Block(), Block())
     layers = layers_of(task)
-    assert layers == [operators_of(task.captured, str(number)) for number in range(3)]
+    assert layers == [module_operators(task.captured)[str(number)] for number in range(3)]
     assert every_nth(layers, 1) == set(task.problem.index_of)
     assert every_nth(layers, 2) == set(layers[1])
     assert every_nth(layers, 3) == set(layers[2])
@@ -95,7 +95,7 @@ def test_what_lies_between_layers_is_of_none_where_there_is_a_model():
             return self.head(self.blocks(x))
 
     task = task_of(Headed())
-    head = operators_of(task.captured, "0.head")
+    head = module_operators(task.captured)["0.head"]
     assert head and not set(head) & every_nth(layers_of(task), 1)
     # A problem alone has regions, also of what is at the ends.
     alone = layers_of(PlanningTask(task.problem))

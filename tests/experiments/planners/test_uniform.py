@@ -8,7 +8,7 @@ from experiments.planners.balancers import UNIFORM_PLANNERS, repeated_layers
 from experiments.planners.task import PlanningTask
 from experiments.zoo.building import LoadedModel
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import operators_of
+from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from solver import Device, SolveLimits, problem_from_digraph
 
@@ -55,7 +55,7 @@ def task():
 
 def test_layers_are_the_members_of_the_outermost_lists_in_execution_order(task):
     paths = [f"encoder.{i}" for i in range(4)] + [f"decoder.{i}" for i in range(3)]
-    expected = [operators_of(task.captured, path) for path in paths]
+    expected = [module_operators(task.captured)[path] for path in paths]
     assert repeated_layers(task.loaded.module, task.captured) == expected
 
 
@@ -65,7 +65,7 @@ def test_stages_have_equal_numbers_of_layers(task):
     stages = [["start", *(f"encoder.{i}" for i in range(3))], ["encoder.3", "decoder.0"]]
     stages.append(["decoder.1", "decoder.2", "end"])
     for device, paths in zip(("d0", "d1", "d2"), stages, strict=True):
-        expected = {name for path in paths for name in operators_of(task.captured, path)}
+        expected = {name for path in paths for name in module_operators(task.captured)[path]}
         assert set(plan.operators_of(device)) == expected
     assert answer.words == "7 layers in stages of at most 3"
     assert answer.result.status.value == "feasible"

@@ -6,7 +6,7 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_calls, module_operators, module_paths, operators_of
+from fx_bridge.capture.modules import module_calls, module_operators, unknown_module
 from tests.support.refusals import refused
 
 ROW = (torch.randn(2, 4),)
@@ -73,20 +73,18 @@ CAPTURES = {
 def test_modules_have_their_operators_however_they_were_captured(way):
     captured = CAPTURES[way](Model())
     kinds = {n.name: str(n.target).lower() + n.name for n in captured.operators}
-    first, second = operators_of(captured, "layers.0"), operators_of(captured, "layers.1")
+    operators = module_operators(captured)
+    first, second = operators["layers.0"], operators["layers.1"]
     everything = [node.name for node in captured.operators]
 
     assert len(first) == 2 * len(second), "the first is called twice"
     assert not set(first) & set(second)
-    assert operators_of(captured, "layers") == tuple(
-        name for name in everything if name in {*first, *second}
-    )
-    assert operators_of(captured, "") == tuple(everything)
+    assert operators["layers"] == tuple(name for name in everything if name in {*first, *second})
     for layer, calls in (("layers.0", 2), ("layers.1", 1)):
-        inner = {p: operators_of(captured, f"{layer}.{p}") for p in ("fc", "act")}
-        assert {*inner["fc"], *inner["act"]} < set(operators_of(captured, layer))
+        inner = {p: operators[f"{layer}.{p}"] for p in ("fc", "act")}
+        assert {*inner["fc"], *inner["act"]} < set(operators[layer])
         assert sum("relu" in kinds[name] or "act" in kinds[name] for name in inner["act"]) == calls
-        rest = set(operators_of(captured, layer)) - {*inner["fc"], *inner["act"]}
+        rest = set(operators[layer]) - {*inner["fc"], *inner["act"]}
         assert len(rest) == calls, "the sums"
     (product,) = (name for name, stack in module_calls(captured).items() if not stack)
     assert "mul" in kinds[product]
@@ -94,11 +92,12 @@ def test_modules_have_their_operators_however_they_were_captured(way):
 
 def test_paths_are_those_of_the_model_in_the_order_of_their_operators():
     model = Model()
-    paths = module_paths(capture(model, ROW))
+    operators = module_operators(capture(model, ROW))
+    paths = list(operators)
     assert set(paths) == {name for name, _ in model.named_modules() if name}
-    assert paths[:3] == ("embed", "layers", "layers.0")
+    assert paths[:3] == ["embed", "layers", "layers.0"]
     assert paths[-1] == "nothing"
-    assert operators_of(capture(model, ROW), "nothing") == ()
+    assert operators["nothing"] == ()
 
 
 def test_modules_run_what_hooks_see_them_run():
@@ -143,12 +142,13 @@ def test_a_module_registered_twice_has_its_operators_under_both_paths():
             return self.second(self.first(x))
 
     captured = capture(Shared(), ROW)
-    both = operators_of(captured, "first")
+    operators = module_operators(captured)
+    both = operators["first"]
     assert len(both) == 6
-    assert operators_of(captured, "second.0") == both
-    assert operators_of(captured, "second.0.fc") == operators_of(captured, "first.fc")
-    tanh = operators_of(captured, "second.1")
-    assert operators_of(captured, "second") == (*both, *tanh), "its own child, whoever calls it"
+    assert operators["second.0"] == both
+    assert operators["second.0.fc"] == operators["first.fc"]
+    tanh = operators["second.1"]
+    assert operators["second"] == (*both, *tanh), "its own child, whoever calls it"
 
 
 def test_a_graph_without_modules_is_read_by_its_weights():
@@ -157,9 +157,10 @@ def test_a_graph_without_modules_is_read_by_its_weights():
     program = capture(Model(), ROW)
     for node in program.module.graph.nodes:
         node.meta.pop("nn_module_stack", None)
-    assert operators_of(program, "embed") == ("linear",)
-    assert operators_of(program, "layers.0") == ("linear_1", "linear_3")
-    assert operators_of(program, "layers.0.act") == ()
+    operators = module_operators(program)
+    assert operators["embed"] == ("linear",)
+    assert operators["layers.0"] == ("linear_1", "linear_3")
+    assert operators["layers.0.act"] == ()
     assert module_calls(program)["mul"] == ()
 
 
@@ -175,7 +176,7 @@ def test_a_graph_without_modules_is_read_by_its_weights():
 )
 def test_unknown_modules_are_refused_with_the_closest_names(path, message):
     with refused(message):
-        operators_of(capture(Model(), ROW), path)
+        raise unknown_module(path, module_operators(capture(Model(), ROW)))
 
 
 @pytest.mark.parametrize("way", CAPTURES)

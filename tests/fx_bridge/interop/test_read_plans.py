@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import operators_of
+from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.interop.read_plans import (
     device_map_run,
@@ -50,10 +50,10 @@ def devices_of(plan, names):
 )
 def test_the_longest_path_that_encloses_a_module_counts(captured, mapping):
     plan = plan_from_device_map(captured, GPUS, mapping)
-    assert devices_of(plan, operators_of(captured, "embed")) == {"cuda:0"}
-    assert devices_of(plan, operators_of(captured, "blocks.0")) == {"cuda:0"}
-    assert devices_of(plan, operators_of(captured, "blocks.1")) == {"cuda:1"}
-    assert devices_of(plan, operators_of(captured, "head")) == {"cuda:1"}
+    assert devices_of(plan, module_operators(captured)["embed"]) == {"cuda:0"}
+    assert devices_of(plan, module_operators(captured)["blocks.0"]) == {"cuda:0"}
+    assert devices_of(plan, module_operators(captured)["blocks.1"]) == {"cuda:1"}
+    assert devices_of(plan, module_operators(captured)["head"]) == {"cuda:1"}
     assert plan.device_order == ("cuda:0", "cuda:1")
     assert plan.chunks == {}
     problem = problem_from_digraph(to_digraph(captured), GPUS)
@@ -64,7 +64,7 @@ def test_data_that_comes_back_makes_chunks(captured):
     mapping = {"positions": 0, "embed": 0, "blocks.0": 1, "blocks.1": 0, "blocks.2": 1, "head": 0}
     plan = plan_from_device_map(captured, GPUS, mapping)
     chunks = [
-        {plan.chunks.get(name, 0) for name in operators_of(captured, path)}
+        {plan.chunks.get(name, 0) for name in module_operators(captured)[path]}
         for path in ("embed", "blocks.0", "blocks.1", "blocks.2", "head")
     ]
     assert chunks == [{0}, {0}, {1}, {1}, {2}]

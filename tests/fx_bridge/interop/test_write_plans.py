@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge import Costs, Placement, Search
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import operators_of
+from fx_bridge.capture.modules import module_operators
 from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
 from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.partition import partition_module
@@ -33,7 +33,7 @@ def by_module(captured, places):
     """A plan that puts modules on devices, and what is outside of them with what it reads."""
     assignment = {}
     for path, device in places.items():
-        assignment.update(dict.fromkeys(operators_of(captured, path), device))
+        assignment.update(dict.fromkeys(module_operators(captured)[path], device))
     for node in captured.operators:
         read = next(
             (assignment[r.name] for r in node.all_input_nodes if r.name in assignment), None
@@ -228,7 +228,7 @@ def test_random_plans_of_whole_modules_come_back_as_they_were():
         mapping = device_map(captured, plan)
         back = plan_from_device_map(captured, devices(3), mapping)
         for path, device in places.items():
-            assert {back.assignment[name] for name in operators_of(captured, path)} == {device}
+            assert {back.assignment[name] for name in module_operators(captured)[path]} == {device}
         assert device_map(captured, back) == mapping
 
 
@@ -291,7 +291,7 @@ def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
         assert back == plan, "in execution order all of it is kept"
     for path in ("blocks.1", "transformer.h.1"):
         if any(name.startswith(path) for name, _ in model.named_modules()):
-            names = operators_of(captured, path)
+            names = module_operators(captured)[path]
             assert {back.assignment[n] for n in names} == {plan.assignment[n] for n in names}
     pipe, stages = torch_stages(model, args, kwargs, spec)
     assert stages == our_stages(captured, back)

@@ -9,7 +9,7 @@ from torch import nn
 
 from fx_bridge import Costs, Placement
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import operators_of
+from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
 from fx_bridge.split.colocation import colocation_groups
@@ -57,8 +57,8 @@ def test_each_module_is_one_group_with_its_reason():
     captured = capture(Model(), ROW)
     groups = whole_modules(captured, ["layers.0", "layers.2"])
     assert [group.operators for group in groups] == [
-        operators_of(captured, "layers.0"),
-        operators_of(captured, "layers.2"),
+        module_operators(captured)["layers.0"],
+        module_operators(captured)["layers.2"],
     ]
     assert [group.reason for group in groups] == [
         "module 'layers.0' is kept whole",
@@ -75,7 +75,7 @@ def test_each_module_is_one_group_with_its_reason():
 def test_modules_can_be_kept_together():
     captured = capture(Model(), ROW)
     (group,) = whole_modules(captured, ["layers.1+layers.0.down"])
-    named = {*operators_of(captured, "layers.1"), *operators_of(captured, "layers.0.down")}
+    named = {*module_operators(captured)["layers.1"], *module_operators(captured)["layers.0.down"]}
     assert group.operators == tuple(n.name for n in captured.operators if n.name in named)
     assert group.reason == "modules 'layers.0.down' and 'layers.1' are kept together"
 
@@ -124,14 +124,15 @@ def test_plans_keep_modules_whole_and_lose_nothing_else():
         plan = result.plan
         parts = ["first", "layers.0", "layers.1", "layers.2", "last"]
         for part in parts:
-            assert len({plan.assignment[name] for name in operators_of(captured, part)}) == 1
+            assert len({plan.assignment[name] for name in module_operators(captured)[part]}) == 1
         problem = problem_from_digraph(
             to_digraph(captured, costs=Costs(latency_ns=latencies)),
             devices(2),
             objective=("bottleneck",),
         )
         assert solve(problem).objective <= result.solved.objective
-        times = {part: sum(latencies[n] for n in operators_of(captured, part)) for part in parts}
+        inside = module_operators(captured)
+        times = {part: sum(latencies[n] for n in inside[part]) for part in parts}
         moved_ns = result.problem.interconnect.default.transfer_ns(2 * 8 * 4)
         cuts = [
             max(sum(times[p] for p in parts[:at]), sum(times[p] for p in parts[at:])) + moved_ns
