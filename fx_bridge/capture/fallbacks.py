@@ -53,11 +53,8 @@ _SHOWN: Final = 2
 """Most differences that a message names."""
 
 
-class Exported(NamedTuple):
-    """A graph, and remarks for its user."""
-
-    module: fx.GraphModule
-    note: str
+Exported = tuple[fx.GraphModule, str]
+"""A graph, and remarks for its user."""
 
 
 class Captured(NamedTuple):
@@ -78,22 +75,8 @@ class DiffersError(Exception):
 class Attempt:
     """A capture in progress: the model, its example inputs, and the failures of earlier ways.
 
-    Attributes
-    ----------
-    dynamic_shapes, check : optional
-        As :func:`fx_bridge.capture` takes them.
-    constants : mapping of str to torch.Tensor
-        Values of fixed inputs, by path.
-    failures : dict of str to str
-        Descriptions of failed ways, by the first line of the error: repeated errors count once.
-    causes : list of Exception
-        The errors themselves, in order.
-    differentiated : list of str
-        Names of the differentiating functions that forward called.
-    prefix : str
-        Beginning of the note.
-    state : PythonState
-        Python state of the model, which every way restores.
+    `constants` has the values of fixed inputs, by path; other options are as
+    :func:`fx_bridge.capture` takes them.
     """
 
     model: nn.Module
@@ -101,12 +84,14 @@ class Attempt:
     kwargs: dict[str, Any]
     dynamic_shapes: Any
     constants: Mapping[str, torch.Tensor]
-    check: bool = False
+    check: bool
     failures: dict[str, str] = field(default_factory=dict)
-    causes: list[Exception] = field(default_factory=list)
+    """Descriptions of failed ways, by the first line of the error: repeated errors count once."""
+    causes: list[Exception] = field(default_factory=list)  # the errors themselves, in order
     differentiated: list[str] = field(default_factory=list)
-    prefix: str = ""
-    state: PythonState = field(init=False)
+    """Names of the differentiating functions that forward called."""
+    prefix: str = ""  # of the note
+    state: PythonState = field(init=False)  # of the model, which every way restores
 
     def __post_init__(self) -> None:
         # Its import, which a capture needs, changes the environment.
@@ -116,22 +101,13 @@ class Attempt:
     @casting_weights_once()
     def export(self, *, aware: bool = True, repeats: RepeatedFunctions | None = None) -> Exported:
         """Export by torch.export."""
-        return Exported(
-            *export(
-                self.model,
-                self.args,
-                self.kwargs,
-                self.dynamic_shapes,
-                constants=self.constants,
-                aware=aware,
-                repeats=repeats,
-            )
-        )
+        call = self.model, self.args, self.kwargs, self.dynamic_shapes
+        return export(*call, constants=self.constants, aware=aware, repeats=repeats)
 
     @casting_weights_once()
     def trace_operators(self) -> Exported:
         """Record the operators that run, backward passes included."""
-        return Exported(*trace_operators(self.model, self.args, self.kwargs, self.constants))
+        return trace_operators(self.model, self.args, self.kwargs, self.constants)
 
     def tried(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
         """Try one way; record its error and return None if it fails."""
@@ -148,10 +124,10 @@ class Attempt:
                 _differentiations(self.differentiated),
                 kept,
             ):
-                made = changes.run(way)
+                made, note = changes.run(way)
                 # Raises if the generated code does not compile.
-                assert made.module.code
-                to_modules(made.module)
+                assert made.code
+                to_modules(made)
             if self.check:
                 self._compare(made)
         except MemoryError:
@@ -166,12 +142,10 @@ class Attempt:
             self.causes.append(error)
             return None
         hooks = lost_hooks(self.model)
-        mark_lost(made.module, lost.lost or with_remedy(hooks))
-        notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note)
-        notes += (changes.note(functools.partial(writes_to, made.module)),)
-        return Captured(
-            made.module, how, "; ".join(note for note in notes if note), frozenset(asked)
-        )
+        mark_lost(made, lost.lost or with_remedy(hooks))
+        notes = (self.prefix, *self.failures.values(), note, hooks, lost.note)
+        notes += (changes.note(functools.partial(writes_to, made)),)
+        return Captured(made, how, "; ".join(filter(None, notes)), frozenset(asked))
 
     def again(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
         """Forget the failures so far, and try one way."""
@@ -184,12 +158,10 @@ class Attempt:
         self.causes.clear()
         self.differentiated.clear()
 
-    def _compare(self, made: Exported) -> None:
+    def _compare(self, made: fx.GraphModule) -> None:
         trained = self.model.training and torch.is_grad_enabled()
         gradients = trained and any(each.requires_grad for each in self.model.parameters())
-        report = check_equivalence(
-            self.model, made.module, self.args, self.kwargs, gradients=gradients
-        )
+        report = check_equivalence(self.model, made, self.args, self.kwargs, gradients=gradients)
         if not report.equal:
             raise DiffersError(first_line(Exception("; ".join(report.differences[:_SHOWN]))))
 
@@ -201,7 +173,7 @@ class Attempt:
         """
         return next(filter(is_data_dependent, self.causes), self.causes[0])
 
-    def refused(self, advice: str = "") -> PartitionError:
+    def refused(self, advice: str) -> PartitionError:
         """Return the error with the reasons in one line, and `advice`."""
         explained = self.failures[first_line(self.explained)]
         differing = [str(cause) for cause in self.causes if isinstance(cause, DiffersError)]

@@ -29,6 +29,7 @@ from fx_bridge.capture.model.inputs import (
     check_call,
     check_constants,
     check_initialised,
+    check_options,
     check_scripts,
     check_unsharded,
     flat_inputs,
@@ -38,7 +39,6 @@ from fx_bridge.capture.model.messages import describe, refusing
 from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.python.surroundings import answers_now
-from fx_bridge.capture.request import CaptureSettings
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.values import complete
@@ -47,7 +47,7 @@ from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.table import StorageTable, storage_table
-from fx_bridge.storages.tensor_subclasses import is_wrapper
+from fx_bridge.storages.tensor_subclasses import is_wrapper, named_tensors
 from solver import PartitionError
 from solver.model.checks import as_mapping, check_natural, did_you_mean, only_given
 from solver.model.text import shown
@@ -154,8 +154,7 @@ class CapturedGraph:
         """
         known: dict[str, torch.Tensor] = {}
         for own in (self.source or self.module, self.module):
-            known |= dict(own.named_parameters(remove_duplicate=False))
-            known |= dict(own.named_buffers(remove_duplicate=False))
+            known |= named_tensors(own)
         for name, size_bytes in as_mapping(weight_bytes, "weight_bytes").items():
             check_natural(size_bytes, f"weight_bytes[{shown(name)}]")
             if name not in known or is_wrapper(known[name]):
@@ -269,14 +268,14 @@ def capture(
     """
     keywords = checked_inputs(args, kwargs)
     fixed = check_constants(constants)
-    request = CaptureSettings(dynamic_shapes, fixed, check)
-    request.check_model(model, (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph))
+    known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
+    check_options(model, known, dynamic_shapes, fixed, check)
     if isinstance(model, CapturedGraph):
         if args or keywords:
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
         return model
     with refusing(model), lean():
-        captured = _captured(model, tuple(args), keywords, request)
+        captured = _captured(model, tuple(args), keywords, dynamic_shapes, fixed, check)
         note_precision(captured.module)
         keep_names_apart(captured.module)
         _check_content(captured, model)
@@ -284,7 +283,12 @@ def capture(
 
 
 def _captured(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureSettings
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    constants: tuple[str, ...],
+    check: bool,
 ) -> CapturedGraph:
     register_caches()
     if isinstance(model, (str, os.PathLike)):
@@ -296,7 +300,7 @@ def _captured(
     if isinstance(model, fx.GraphModule):
         module, inputs, note = complete(model, args, kwargs)
         return CapturedGraph(module, "graph_module", note, *inputs)
-    return _from_module(model, args, kwargs, request)
+    return _from_module(model, args, kwargs, dynamic_shapes, constants, check)
 
 
 def _check_content(captured: CapturedGraph, model: object) -> None:
@@ -315,7 +319,7 @@ def _check_content(captured: CapturedGraph, model: object) -> None:
 
 
 def placeholder_values(
-    captured: CapturedGraph, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    captured: CapturedGraph, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> tuple[Any, ...]:
     """Return the value of every placeholder, in order, for a call of the captured module.
 
@@ -337,19 +341,24 @@ def _from_exported_program(
 
 
 def _from_module(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], request: CaptureSettings
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    constants: tuple[str, ...],
+    check: bool,
 ) -> CapturedGraph:
     check_call(model, args, kwargs)
     check_initialised(model)
     check_names([*dict(model.named_parameters()), *dict(model.named_buffers())])
-    fixed = constant_inputs(model, args, kwargs, request.constants)
+    fixed = constant_inputs(model, args, kwargs, constants)
     args, kwargs = as_distinct(*on_device_of(model, args, kwargs))
-    if request.check and not can_run(model, args, kwargs):
+    if check and not can_run(model, args, kwargs):
         raise PartitionError(
             f"check=True runs {describe(model)}, which has no values on the meta device; leave it "
             "out, or give weights and inputs on the cpu"
         )
-    made = attempt(Attempt(model, args, kwargs, request.dynamic_shapes, fixed, request.check))
+    made = attempt(Attempt(model, args, kwargs, dynamic_shapes, fixed, check))
     mark_constants(made.module, model, args, kwargs, fixed)
     captured = CapturedGraph(
         made.module,
@@ -358,8 +367,8 @@ def _from_module(
         args,
         kwargs,
         source=model,
-        constants=request.constants,
-        check=request.check,
+        constants=constants,
+        check=check,
     )
     for node, value in zip(
         captured.graph.find_nodes(op="placeholder"), captured.example_values, strict=False

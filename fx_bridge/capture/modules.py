@@ -120,13 +120,12 @@ def unknown_module(path: object, known: Iterable[str]) -> PartitionError:
     """Return the error for a module that the model does not have, with the closest names."""
     known = list(known)
     close = difflib.get_close_matches(str(path), known, _SUGGESTIONS)
+    advice = "its graph records no modules; capture the model itself"
     if close:
-        advice = f"did you mean {' or '.join(repr(name) for name in close)}?"
+        advice = f"did you mean {' or '.join(map(repr, close))}?"
     elif known:
-        advice = f"its modules are {', '.join(known[:_SUGGESTIONS])} and so on"
-        advice = advice if len(known) > _SUGGESTIONS else advice.removesuffix(" and so on")
-    else:
-        advice = "its graph records no modules; capture the model itself"
+        more = " and so on" if len(known) > _SUGGESTIONS else ""
+        advice = f"its modules are {', '.join(known[:_SUGGESTIONS])}{more}"
     return PartitionError(f"the model has no module {path!r}; {advice}")
 
 

@@ -18,6 +18,7 @@ from torch import fx
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import ModuleCall, module_calls
 from fx_bridge.presentation.modules import enclosing
+from fx_bridge.storages.tensor_subclasses import named_tensors
 from solver.model.checks import only_given
 
 _CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous")
@@ -80,9 +81,7 @@ def run_by_device_map(
 def tensor_names(captured: CapturedGraph) -> list[str]:
     """Return the names of the model's parameters and buffers, all names of a shared one."""
     model = captured.module if captured.source is None else captured.source
-    parameters = (name for name, _ in model.named_parameters(remove_duplicate=False))
-    buffers = (name for name, _ in model.named_buffers(remove_duplicate=False))
-    return list(dict.fromkeys((*parameters, *buffers)))
+    return list(named_tensors(model))
 
 
 class _Run:

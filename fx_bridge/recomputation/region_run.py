@@ -31,7 +31,7 @@ from fx_bridge.recomputation.kept_tensors import (
 )
 from fx_bridge.recomputation.steps import Step, call
 from fx_bridge.storages.autocast import autocast_dtypes, precision, types_here
-from fx_bridge.storages.tensor_subclasses import tensor_leaves
+from fx_bridge.storages.tensor_subclasses import named_tensors, tensor_leaves
 from solver import PartitionError
 
 _OF_MODULE: Final = ("get_attr", "call_module")
@@ -281,10 +281,10 @@ class Recording:
         read_values: list[Any] = [env[read] for read in reads]
         if step.node.op == "call_module":
             target = module.get_submodule(str(step.node.target))
-            weights = _weights(target)
+            weights = named_tensors(target)
             self._run.kept[step.node] = KeptValue((target, weights))
             read_values.append(weights)
-        read_values += [_weights(v) for v in read_values if isinstance(v, nn.Module)]
+        read_values += [named_tensors(v) for v in read_values if isinstance(v, nn.Module)]
         tensors = tensor_leaves(read_values)
         self._read = {t.untyped_storage()._cdata for t in tensors if has_storage(t)}
         first.precision = autocast_dtypes(types_here())
@@ -315,13 +315,6 @@ class Recording:
             first.residuals = {n: ref(slot) for _, slot, n in self._pending.values()}
             self._pending.clear()
         self._again = False
-
-
-def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
 
 
 def has_storage(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.model.attributes import attribute_at
+from fx_bridge.storages.tensor_subclasses import named_tensors
 from solver.model.checks import only_given
 
 
@@ -94,8 +95,7 @@ def shared_tensors(stages: Mapping[str, nn.Module]) -> tuple[tuple[str, ...], ..
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters, buffers and constants of the graph, under all of their names."""
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
+    yield from named_tensors(module).items()
     if not isinstance(module, fx.GraphModule):
         return
     for path in dict.fromkeys(str(n.target) for n in module.graph.find_nodes(op="get_attr")):

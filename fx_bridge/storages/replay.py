@@ -21,7 +21,12 @@ from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
 from fx_bridge.storages.kinds import Kinds, KindsFound
 from fx_bridge.storages.repeated_calls import RepeatedCalls
-from fx_bridge.storages.tensor_subclasses import is_wrapper, mapped_parts, tensors_in
+from fx_bridge.storages.tensor_subclasses import (
+    is_wrapper,
+    mapped_parts,
+    named_tensors,
+    tensors_in,
+)
 
 
 class Replay(fx.Interpreter):
@@ -169,9 +174,7 @@ class Replay(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a submodule on fakes of its parameters and buffers, which may change the fakes."""
         submodule = self.fetch_attr(target)
-        tensors = dict(submodule.named_parameters(remove_duplicate=False))
-        tensors.update(submodule.named_buffers(remove_duplicate=False))
-        fakes = {name: self.fake(tensor) for name, tensor in tensors.items()}
+        fakes = {name: self.fake(tensor) for name, tensor in named_tensors(submodule).items()}
         return torch.func.functional_call(submodule, fakes, args, kwargs)
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
@@ -115,6 +116,12 @@ def _inner_tensors(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     values = {name: getattr(tensor, name) for name in names}
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a module, under all of their names."""
+    found: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    return found | dict(module.named_buffers(remove_duplicate=False))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

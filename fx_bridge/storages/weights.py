@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.replay import value_bytes
-from fx_bridge.storages.tensor_subclasses import parts_of
+from fx_bridge.storages.tensor_subclasses import named_tensors, parts_of
 from solver.model.checks import only_given
 
 
@@ -65,8 +65,7 @@ def weight_storages(
     They include the constants that `graph` reads by ``get_attr``. `given_bytes` has the bytes of
     some plain tensors, by any of their names, in place of their own.
     """
-    named: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    named.update(module.named_buffers(remove_duplicate=False))
+    named = named_tensors(module)
     for node in graph.nodes if graph is not None else ():
         if node.op == "get_attr" and node.target not in named:
             value: Any = module

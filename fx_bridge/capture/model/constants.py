@@ -34,15 +34,10 @@ def named_leaves(
 def constant_inputs(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the fixed tensors among the inputs, by path.
+    """Return the fixed tensors among the example inputs, by path.
 
-    Parameters
-    ----------
-    args, kwargs : tuple, mapping
-        The example inputs.
-    names : sequence of str
-        Arguments, with all their tensors, or paths of single tensors; others raise PartitionError,
-        and so do tensors without values.
+    `names` are arguments, with all their tensors, or paths of single tensors; others raise
+    PartitionError, and so do tensors without values.
     """
     if not names:
         return {}

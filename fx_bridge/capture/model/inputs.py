@@ -40,6 +40,38 @@ def check_constants(names: object) -> tuple[str, ...]:
     )
 
 
+def check_options(
+    model: object,
+    known: tuple[type, ...],
+    dynamic_shapes: object,
+    constants: Sequence[str],
+    check: object,
+) -> None:
+    """Refuse models of other than `known` classes, and options that a model does not take."""
+    if not isinstance(check, bool):
+        raise PartitionError(f"check is {shown(check)}; write True or False")
+    if not isinstance(model, known):
+        hint = "; give an instance, not the class" if isinstance(model, type) else ""
+        raise PartitionError(
+            f"cannot capture {describe(model)}: give a torch.nn.Module, a torch.fx.GraphModule, a "
+            f"torch.export.ExportedProgram or the path of a .pt2 file{hint}"
+        )
+    if isinstance(model, nn.Module) and not isinstance(model, fx.GraphModule):
+        return
+    kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
+    if dynamic_shapes is not None:
+        raise PartitionError(
+            f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they are; "
+            "give the module, or export it with dynamic_shapes yourself"
+        )
+    for name, is_given in (("constants", constants), ("check=True", check)):
+        if is_given:
+            raise PartitionError(
+                f"{name} needs the module itself, not a {kind}, whose graph is as it is; give the "
+                "module, or leave it out"
+            )
+
+
 def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise PartitionError unless `model` takes these inputs and none of them is a module."""
     for leaf in pytree.tree_leaves((args, kwargs)):

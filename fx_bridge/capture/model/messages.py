@@ -52,12 +52,8 @@ def is_final(error: BaseException) -> bool:
 def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") -> str:
     """Return the advice to a person after the capture of `model` failed.
 
-    Parameters
-    ----------
-    causes : sequence of Exception
-        The first is the one to explain.
-    runs : str
-        Result of a plain run, as the beginning of a sentence; empty if unknown.
+    The first of `causes` is the one to explain; `runs` is the result of a plain run, as the
+    beginning of a sentence, or empty if unknown.
     """
     error, text = causes[0], str(causes[0])
     if is_data_dependent(error):

@@ -64,9 +64,10 @@ class Assignments(TorchFunctionMode):
         if func in SETTERS:
             if func == _SET_DATA:
                 self._refuse_data(args[0])
-            if func in _SET_GRAD:
-                self._note_grad(args[0])
-            elif func in _SET_REQUIRES_GRAD:
+            if func in _SET_GRAD and (name := self._names.get(id(args[0]))) is not None:
+                note = f"forward assigns .grad of {name!r}, which the graph does not"
+                self.notes += [note] if note not in self.notes else []
+            if func in _SET_REQUIRES_GRAD:
                 return self._set_requires_grad(func, *args, **kwargs)
         return func(*args, **kwargs)
 
@@ -138,12 +139,6 @@ class Assignments(TorchFunctionMode):
         elif wanted and id(tensor) in self._frozen:
             _put(tensor, self._frozen.pop(id(tensor)))
         return result
-
-    def _note_grad(self, tensor: torch.Tensor) -> None:
-        name = self._names.get(id(tensor))
-        if name is not None:
-            note = f"forward assigns .grad of {name!r}, which the graph does not"
-            self.notes += [note] if note not in self.notes else []
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         frames = list(traceback.walk_stack(None))[::-1]

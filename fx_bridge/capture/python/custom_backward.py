@@ -54,19 +54,13 @@ _LOST: Final = "lost_backward"
 
 @dataclass(slots=True)
 class OwnBackward:
-    """Actions of forward that change backward passes, and that a graph of forward lacks.
-
-    Attributes
-    ----------
-    functions : dict of type to str
-        Classes of ``torch.autograd.Function`` whose backward pass is lost, with the place of the
-        first call and the reason.
-    hooks : set of str
-        Methods that change gradients, or values saved for them, by name.
-    """
+    """Actions of forward that change backward passes, and that a graph of forward lacks."""
 
     functions: dict[type, str] = field(default_factory=dict)
+    """Classes of ``torch.autograd.Function`` whose backward pass is lost, with the place of the
+    first call and the reason."""
     hooks: set[str] = field(default_factory=set)
+    """Methods that change gradients, or values saved for them, by name."""
 
     @property
     def lost(self) -> str:

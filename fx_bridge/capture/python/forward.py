@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from fx_bridge.capture.model.inputs import described_tensor
 from fx_bridge.capture.python.assignments import Assignments
 from fx_bridge.capture.python.eager_code import around_forward
 from fx_bridge.capture.python.held_tensors import HeldTensors
+from fx_bridge.storages.tensor_subclasses import named_tensors
 
 
 @contextlib.contextmanager
@@ -23,12 +23,12 @@ def carried_out(model: nn.Module) -> Iterator[list[str]]:
 
     Yields a list, filled with remarks about the graph for its user.
     """
-    registered = _state(model)
+    registered = named_tensors(model)
     notes: list[str] = []
 
     @contextlib.contextmanager
     def inside(*args: Any, **kwargs: Any) -> Iterator[None]:
-        traced = _state(model)
+        traced = named_tensors(model)
         leaves = named_leaves(model, args, kwargs)
         inputs = {path: leaf for path, leaf in leaves if isinstance(leaf, torch.Tensor)}
         assignments = Assignments(model, traced, inputs)
@@ -36,7 +36,7 @@ def carried_out(model: nn.Module) -> Iterator[list[str]]:
         gradients = torch.is_grad_enabled()
         with assignments.carried_out(), held:
             yield
-        assignments.settle(_state(model))
+        assignments.settle(named_tensors(model))
         notes[:] = [*assignments.notes, *_untrained(held)]
         if torch.is_grad_enabled() != gradients:
             torch.set_grad_enabled(gradients)
@@ -47,15 +47,6 @@ def carried_out(model: nn.Module) -> Iterator[list[str]]:
 
     with around_forward(model, inside):
         yield notes
-
-
-def _state(model: nn.Module) -> dict[str, torch.Tensor]:
-    return dict(
-        itertools.chain(
-            model.named_parameters(remove_duplicate=False),
-            model.named_buffers(remove_duplicate=False),
-        )
-    )
 
 
 def _untrained(held: HeldTensors) -> list[str]:

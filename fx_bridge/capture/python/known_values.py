@@ -46,17 +46,10 @@ def known_values(
 ) -> Iterator[KnownValues]:
     """Compute known values in traced calls of `model` within the block.
 
-    Parameters
-    ----------
-    constants : mapping of str to torch.Tensor
-        Values of fixed inputs, by path (:func:`~fx_bridge.capture.model.constants.named_leaves`).
-    real : bool
-        The trace is of real tensors; reads of values that are not known are errors.
-
-    Raises
-    ------
-    RuntimeError
-        On exit, if forward changes a buffer whose value decided the computation.
+    `constants` has the values of fixed inputs, by path
+    (:func:`~fx_bridge.capture.model.constants.named_leaves`). If the trace is of `real` tensors,
+    reads of values that are not known are errors. Raises RuntimeError on exit if forward changes a
+    buffer whose value decided the computation.
     """
     buffers = dict(model.named_buffers())
     known = KnownValues(real=real)
@@ -92,24 +85,7 @@ def known_values(
 
 
 class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes values that depend on no input beside a trace.
-
-    Parameters
-    ----------
-    real : bool
-        As of :func:`known_values`.
-
-    Attributes
-    ----------
-    sources : mapping of torch.Tensor to frozenset of str
-        Inputs and weights from which each value that is not known was computed.
-    asked : frozenset of str
-        Sources of the last value that Python tried to read in vain.
-    decided : set of str
-        Buffers, and other tensors that forward writes, whose values Python read.
-    names : dict of int to str
-        Names of tensors in modules that are neither parameters nor buffers, by identity.
-    """
+    """Computes values that depend on no input beside a trace; see :func:`known_values`."""
 
     # Read by HigherOrderOperator.dispatch.
     supports_higher_order_operators = True
@@ -117,9 +93,13 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *, real: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sources: Any = WeakIdKeyDictionary()
+        """Inputs and weights from which each value that is not known was computed."""
         self.asked: frozenset[str] = frozenset()
+        """Sources of the last value that Python tried to read in vain."""
         self.decided: set[str] = set()
+        """Buffers, and other tensors that forward writes, whose values Python read."""
         self.names: dict[int, str] = {}
+        """Of tensors in modules that are neither parameters nor buffers, by identity."""
         self._written: set[str] = set()
         self._real = real
         self._known: Any = WeakIdKeyDictionary()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -61,14 +61,12 @@ _WRAPPERS: Final = tuple(
 def _is_own_code() -> bool:
     """Return True if the model's own code made the query that called this."""
     frame: Any = sys._getframe(2)
-    while frame is not None and _passes_on(frame.f_code):
+    # Modes, and torch's wrappers of methods, pass a query on.
+    while frame is not None and (
+        frame.f_code.co_name == "__torch_function__" or frame.f_code.co_filename in _WRAPPERS
+    ):
         frame = frame.f_back
     return frame is not None and not is_foreign(frame.f_code.co_filename)
-
-
-def _passes_on(code: CodeType) -> bool:
-    """Return True for a function that forwards a query: a mode, or torch's wrapper of a method."""
-    return code.co_name == "__torch_function__" or code.co_filename in _WRAPPERS
 
 
 @contextlib.contextmanager
@@ -113,12 +111,8 @@ def _at(path: str) -> Any:
     return operator.attrgetter(path)(torch) if path else torch
 
 
-def _query(path: str) -> str:
-    return f"torch.{path}()"
-
-
 def _noting(path: str, original: Callable[[], Any], asked: set[str]) -> Callable[[], Any]:
-    query, around, answers = _query(path), original(), _ANSWERS.get()
+    query, around, answers = f"torch.{path}()", original(), _ANSWERS.get()
 
     def answer() -> Any:
         found = original()
@@ -140,17 +134,12 @@ class _OfTensors(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name == "__get__" or name in _OF_STRIDES:
-            query = _query_of(func, name)
-            if query and _is_own_code():
-                self.asked.add(query)
+        query = STRIDES if name in _OF_STRIDES else ""
+        if name == "__get__" and getattr(func.__self__, "__name__", "") in _OF_GRADIENTS:
+            query = GRADIENTS
+        if query and _is_own_code():
+            self.asked.add(query)
         return func(*args, **(kwargs or {}))
-
-
-def _query_of(func: Any, name: str) -> str:
-    if name in _OF_STRIDES:
-        return STRIDES
-    return GRADIENTS if getattr(func.__self__, "__name__", "") in _OF_GRADIENTS else ""
 
 
 def answers_now(

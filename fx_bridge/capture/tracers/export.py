@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
@@ -40,35 +39,17 @@ def export(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    dynamic_shapes: Any = None,
+    dynamic_shapes: Any,
     *,
-    constants: Mapping[str, torch.Tensor] = MappingProxyType({}),
-    aware: bool = True,
-    repeats: RepeatedFunctions | None = None,
+    constants: Mapping[str, torch.Tensor],
+    aware: bool,
+    repeats: RepeatedFunctions | None,
 ) -> tuple[fx.GraphModule, str]:
     """Export `model` as a graph that reads parameters by ``get_attr``, with remarks for its user.
 
-    Parameters
-    ----------
-    dynamic_shapes : optional
-        As of ``torch.export.export``.
-    constants : mapping of str to torch.Tensor
-        Values of fixed inputs, by path.
-    aware : bool
-        Let ``torch.compiler.is_exporting()`` be true in forward.
-    repeats : RepeatedFunctions, optional
-        Traces repeated function calls once.
+    `constants` has the values of fixed inputs, by path; `repeats` traces repeated function calls
+    once. ``torch.compiler.is_exporting()`` is true in forward if `aware`.
     """
-
-    def exported() -> ExportedProgram:
-        # torch looks only at the first call of a stretch, and would lose its grad mode.
-        with mock.patch.object(
-            replace_set_grad_with_hop_pass, "_is_set_grad_enabled_sub_mod", _sets_grad_mode
-        ):
-            return torch.export.export(
-                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
-            )
-
     with contextlib.ExitStack() as stack:
         stack.enter_context(traceable())
         if not aware:
@@ -77,7 +58,12 @@ def export(
             stack.enter_context(repeats.around(model))
         notes = stack.enter_context(carried_out(model))
         known = stack.enter_context(known_values(model, constants))
-        program = exported()
+        # torch looks only at the first call of a stretch, and would lose its grad mode.
+        sets_mode = "_is_set_grad_enabled_sub_mod", _sets_grad_mode
+        with mock.patch.object(replace_set_grad_with_hop_pass, *sets_mode):
+            program = torch.export.export(
+                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+            )
     module = unlift(program)
     check_constants(module, model)
     restore_reads(module)

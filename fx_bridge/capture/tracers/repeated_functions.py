@@ -47,29 +47,19 @@ from fx_bridge.storages.tensor_subclasses import tensors_in
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """The nodes that a call adds to a graph, and its results.
-
-    Attributes
-    ----------
-    nodes : tuple of (torch.fx.Node, str or None)
-        The added nodes, and the names that they ask for.
-    places : dict of torch.fx.Node to (bool, int)
-        For each node that these read, whether it is an argument, and its index among arguments or
-        nodes.
-    new_bytes : tuple of int
-        Sizes of the new storages.
-    tracked : tuple of (int, int)
-        Arguments that become values of added nodes, and the indices of these: ``x.to(x.device)`` is
-        `x`.
-    results : tuple
-        An ``Argument``, a plain value, or a ``Fake`` with the index of its node.
-    """
+    """The nodes that a call adds to a graph, and its results."""
 
     nodes: tuple[tuple[fx.Node, str | None], ...]
+    """The added nodes, and the names that they ask for."""
     places: dict[fx.Node, tuple[bool, int]]
-    new_bytes: tuple[int, ...]
+    """For each node that these read, whether it is an argument, and its index among arguments or
+    nodes."""
+    new_bytes: tuple[int, ...]  # sizes of the new storages
     tracked: tuple[tuple[int, int], ...]
+    """Arguments that become values of added nodes, and the indices of these: ``x.to(x.device)`` is
+    `x`."""
     results: tuple[Any, ...]
+    """Each an ``Argument``, a plain value, or a ``Fake`` with the index of its node."""
     spec: pytree.TreeSpec
 
     def has_views(self, given: int) -> bool:
@@ -121,7 +111,8 @@ class RepeatedFunctions(TorchFunctionMode):
         nodes: list[fx.Node] = []
         with contextlib.suppress(NotRepeatableError), untouched():
             parts = self._key(func, args, kwargs, tensors)
-            self._check_known(tensors)
+            if self.known is None or all(map(self.known.knows, tensors)):
+                raise NotRepeatableError
             nodes = [self._node(tracer, tensor) for tensor in tensors]
             key = parts
         recording = self._recordings.get(key)
@@ -180,12 +171,6 @@ class RepeatedFunctions(TorchFunctionMode):
             raise NotRepeatableError
         node: fx.Node = slot.proxy.node
         return node
-
-    def _check_known(self, tensors: Sequence[FakeTensor]) -> None:
-        """Raise NotRepeatableError if all tensors have known values, or there are no tensors."""
-        assert self.known is not None
-        if all(map(self.known.knows, tensors)):
-            raise NotRepeatableError
 
     def _check_writes(
         self, tracer: Any, arguments: Any, added: Sequence[fx.Node], written: list[fx.Node]
