@@ -14,24 +14,13 @@ _PREFIX: Final = "fxpartition:"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A marked part of a recording.
+    """A marked part of a recording."""
 
-    Attributes
-    ----------
-    name : str
-        As given.
-    peak_bytes : int
-        Most bytes held at once, of those allocated in the recording.
-    workspace_bytes : int
-        Most bytes held at once of those allocated in the span, less those held at its end.
-    held : dict of int to int
-        Bytes by address of the blocks held at its start.
-    """
-
-    name: str
-    peak_bytes: int
+    name: str  # as given
+    peak_bytes: int  # most bytes held at once, of those allocated in the recording
     workspace_bytes: int
-    held: dict[int, int]
+    """Most bytes held at once of those allocated in the span, less those held at its end."""
+    held: dict[int, int]  # bytes by address of the blocks held at its start
 
 
 @dataclass(slots=True)

@@ -36,37 +36,23 @@ from solver.model.training import Backward
 
 @dataclass(frozen=True, slots=True)
 class BackwardCost:
-    """The backward pass of one operator.
-
-    Attributes
-    ----------
-    kernels : tuple of Kernel
-        Includes those that add up gradients of a value with several readers, and gradients of
-        weights over microbatches.
-    gradient_bytes : int
-        Of the gradient of the operator's value; 0 if it needs none.
-    passes_to : str, optional
-        An operator whose gradient is this one's, unchanged.
-    slices : tuple of str
-        Operators whose gradients are slices of it, or of one other buffer.
-    buffer_bytes : int
-        Of the buffer that the gradient of its value keeps alive if it is a slice without gaps.
-    workspace_bytes : int
-        Allocated by the operator, forward or backward, besides gradients, its value, and residuals.
-    weight_gradient_bytes : int
-        Of gradients of weights, which are added to those of earlier microbatches.
-    gradients : tuple of Gradient
-        Gradients that it makes, of operators and of weights.
-    """
+    """The backward pass of one operator."""
 
     kernels: tuple[Kernel, ...] = ()
-    gradient_bytes: int = 0
-    passes_to: str | None = None
+    """Includes those that add up gradients of a value with several readers, and gradients of
+    weights over microbatches."""
+    gradient_bytes: int = 0  # of the gradient of the operator's value; 0 if it needs none
+    passes_to: str | None = None  # an operator whose gradient is this one's, unchanged
     slices: tuple[str, ...] = ()
+    """Operators whose gradients are slices of it, or of one other buffer."""
     buffer_bytes: int = 0
+    """Of the buffer that the gradient of its value keeps alive if it is a slice without gaps."""
     workspace_bytes: int = 0
+    """Allocated by the operator, forward or backward, besides gradients, its value, and
+    residuals."""
     weight_gradient_bytes: int = 0
-    gradients: tuple[Gradient, ...] = ()
+    """Of gradients of weights, which are added to those of earlier microbatches."""
+    gradients: tuple[Gradient, ...] = ()  # gradients that it makes, of operators and of weights
 
     def latency_ns(self, spec: DeviceSpec) -> int:
         """Return the sum of the kernels' roofline times."""

@@ -23,31 +23,18 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient made by a backward pass.
+    """A gradient made by a backward pass."""
 
-    Attributes
-    ----------
-    read : int or str
-        Index of the operand; of a called module, the name of a parameter.
-    of_weight : bool
-        True for the gradient of a weight.
-    passed : bool
-        True if it is in the storage of the gradient of the operator's value.
-    buffer_bytes : int
-        Of its storage; more than `size_bytes` for a slice.
-    is_kept : bool
-        True if it has the layout of its tensor. As ``.grad`` of a weight autograd then keeps it
-        unchanged, with its buffer; others it copies (AccumulateGrad of PyTorch, "gradient layout
-        contract").
-    """
-
-    read: int | str
-    of_weight: bool
+    read: int | str  # index of the operand; of a called module, the name of a parameter
+    of_weight: bool  # True for the gradient of a weight
     size_bytes: int
     dtype: str
-    passed: bool
-    buffer_bytes: int
+    passed: bool  # True if it is in the storage of the gradient of the operator's value
+    buffer_bytes: int  # of its storage; more than `size_bytes` for a slice
     is_kept: bool
+    """True if it has the layout of its tensor. As ``.grad`` of a weight autograd then keeps it
+    unchanged, with its buffer; others it copies (AccumulateGrad of PyTorch, "gradient layout
+    contract")."""
 
     @property
     def is_slice(self) -> bool:

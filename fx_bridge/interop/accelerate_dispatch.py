@@ -27,38 +27,21 @@ _CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous
 
 @dataclass(frozen=True, slots=True)
 class MixedOperator:
-    """An operator that would read values on several devices, at which accelerate fails.
+    """An operator that would read values on several devices, at which accelerate fails."""
 
-    Attributes
-    ----------
-    operator : str
-        Name of its node.
-    module : str
-        The innermost module around it; empty for the model itself.
-    reads : tuple of (str, str)
-        One value for each device: name of the node, device.
-    """
-
-    operator: str
-    module: str
-    reads: tuple[tuple[str, str], ...]
+    operator: str  # name of its node
+    module: str  # the innermost module around it; empty for the model itself
+    reads: tuple[tuple[str, str], ...]  # one value for each device: name of the node, device
     __repr__ = only_given
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMapRun:
-    """The execution of a model under a device map.
-
-    Attributes
-    ----------
-    assignment : mapping of str to str
-        The device of every operator. An operator of `mixed` is on the device of its first value.
-    mixed : tuple of MixedOperator
-        Empty if accelerate can run the model.
-    """
+    """The execution of a model under a device map."""
 
     assignment: Mapping[str, str]
-    mixed: tuple[MixedOperator, ...]
+    """The device of every operator. An operator of `mixed` is on the device of its first value."""
+    mixed: tuple[MixedOperator, ...]  # empty if accelerate can run the model
     __repr__ = only_given
 
 

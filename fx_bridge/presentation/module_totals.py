@@ -17,20 +17,13 @@ from solver.model.recomputation import Recomputation
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of some operators: times of both passes, and bytes sent between devices.
-
-    Attributes
-    ----------
-    weights : dict of (str, str) to int
-        Bytes of the weights that they read, by device and weight.
-    stages : Counter
-        Number of operators in each stage.
-    """
+    """The totals of some operators: times of both passes, and bytes sent between devices."""
 
     weights: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Bytes of the weights that they read, by device and weight."""
     time_ns: int = 0
     sent_bytes: int = 0
-    stages: Counter[int] = field(default_factory=Counter)
+    stages: Counter[int] = field(default_factory=Counter)  # number of operators in each stage
 
     @property
     def weights_bytes(self) -> int:

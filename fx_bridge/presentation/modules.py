@@ -21,22 +21,13 @@ _MOST_LEVELS: Final = 100
 
 @dataclass
 class Module:
-    """A module of a model, and its children by name, in the order of their first operators.
+    """A module of a model, and its children by name, in the order of their first operators."""
 
-    Attributes
-    ----------
-    path : str
-        Dotted, such as ``"layers.0.attn"``; empty for the model itself.
-    operators : list of str
-        Those of its own ``forward``, outside its children.
-    count : int
-        Number of operators within it, at any depth.
-    """
-
-    path: str = ""
+    path: str = ""  # dotted, such as ``"layers.0.attn"``; empty for the model itself
     children: dict[str, Module] = field(default_factory=dict)
     operators: list[str] = field(default_factory=list)
-    count: int = 0
+    """Those of its own ``forward``, outside its children."""
+    count: int = 0  # number of operators within it, at any depth
 
     @property
     def name(self) -> str:

@@ -46,34 +46,21 @@ _SWITCHES: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
 
 @dataclass(slots=True)
 class Changes:
-    """Effects of forward that the graph lacks, known after the block of `during`.
-
-    Attributes
-    ----------
-    attributes : list of str
-        Attributes assigned to another value, and containers, arrays, iterators and the like with
-        other contents. Buffers are excluded: the graph writes them.
-    tensors : list of Values
-        Written tensors that are no buffers.
-    inputs : list of str
-        Inputs whose lists, dicts or sets were changed.
-    drawn : list of str
-        Generators of Python and NumPy from which forward drew.
-    read : set of str
-        Functions called whose result differs between calls, such as a clock.
-    seeds : bool
-        True if forward set the state of torch's random number generator.
-    context : contextvars.Context
-        Context of the run.
-    """
+    """Effects of forward that the graph lacks, known after the block of `during`."""
 
     attributes: list[str] = field(default_factory=list)
-    tensors: list[Values] = field(default_factory=list)
+    """Attributes assigned to another value, and containers, arrays, iterators and the like with
+    other contents. Buffers are excluded: the graph writes them."""
+    tensors: list[Values] = field(default_factory=list)  # written tensors that are no buffers
     inputs: list[str] = field(default_factory=list)
+    """Inputs whose lists, dicts or sets were changed."""
     drawn: list[str] = field(default_factory=list)
+    """Generators of Python and NumPy from which forward drew."""
     read: set[str] = field(default_factory=set)
-    seeds: bool = False
+    """Functions called whose result differs between calls, such as a clock."""
+    seeds: bool = False  # True if forward set the state of torch's random number generator
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Context of the run."""
 
     def run(self, call: Callable[[], _T]) -> _T:
         """Return the result of a call that changes no context variable of its caller."""

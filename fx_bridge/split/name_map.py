@@ -16,26 +16,18 @@ from solver.model.checks import only_given
 
 @dataclass(frozen=True, slots=True)
 class NameMap:
-    """Names in the captured module, each with all of its places in the split.
-
-    Attributes
-    ----------
-    nodes : mapping of str to tuple of str
-        Every node of the captured graph. An operator runs in one place,
-        ``"submod_1.linear"``; a ``get_attr`` node is in each stage that reads it, or nowhere if
-        none does; graph inputs and the output are nodes of the root, ``"tokens"``.
-    tensors : mapping of str to tuple of str
-        Every parameter, buffer and constant, under each of its tied names: all places of the
-        tensor, ``("submod_0.wte.weight", "submod_2.lm_head.weight")``. Empty if no operator
-        reads it.
-    modules : mapping of str to tuple of str
-        Every submodule by its path: the places of its parts, or of the whole. Empty for one
-        without tensors that is not called as a whole.
-    """
+    """Names in the captured module, each with all of its places in the split."""
 
     nodes: Mapping[str, tuple[str, ...]]
+    """Every node of the captured graph. An operator runs in one place, ``"submod_1.linear"``; a
+    ``get_attr`` node is in each stage that reads it, or nowhere if none does; graph inputs and the
+    output are nodes of the root, ``"tokens"``."""
     tensors: Mapping[str, tuple[str, ...]]
+    """Every parameter, buffer and constant, under each of its tied names: all places of the tensor,
+    ``("submod_0.wte.weight", "submod_2.lm_head.weight")``. Empty if no operator reads it."""
     modules: Mapping[str, tuple[str, ...]]
+    """Every submodule by its path: the places of its parts, or of the whole. Empty for one without
+    tensors that is not called as a whole."""
     __repr__ = only_given
 
 

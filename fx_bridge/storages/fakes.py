@@ -41,26 +41,16 @@ def untouched() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Fake:
-    """A description from which a fake tensor can be made.
+    """A description from which a fake tensor can be made."""
 
-    Attributes
-    ----------
-    storage : int
-        Index of its storage.
-    layout : tuple
-        Sizes, strides and offset.
-    requires_grad : bool
-        As of an operator's result: no leaf, which could not be written in place.
-    is_view : bool
-        Autograd regards it as a view; the caller of :meth:`made` has to make it one.
-    """
-
-    storage: int
-    layout: tuple[tuple[int, ...], tuple[int, ...], int]
+    storage: int  # index of its storage
+    layout: tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides and offset
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool = False
+    """As of an operator's result: no leaf, which could not be written in place."""
     is_view: bool = False
+    """Autograd regards it as a view; the caller of :meth:`made` has to make it one."""
 
     @classmethod
     def like(

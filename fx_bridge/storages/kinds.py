@@ -25,19 +25,12 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of operators of a graph.
+    """The kinds of operators of a graph."""
 
-    Attributes
-    ----------
-    first : mapping of str to str
-        By operator, the first of its kind.
-    given : mapping of fx.Node to Given, optional
-        Snapshots of the operands of the first of each kind. None if only a run of all operators has
-        them: then each is its own kind.
-    """
-
-    first: Mapping[str, str]
+    first: Mapping[str, str]  # by operator, the first of its kind
     given: Mapping[fx.Node, Given] | None
+    """Snapshots of the operands of the first of each kind. None if only a run of all operators has
+    them: then each is its own kind."""
 
     def for_all(self, found: Mapping[str, _Found]) -> dict[str, _Found]:
         """Return, for every operator, the value found for the first of its kind."""

@@ -37,24 +37,16 @@ _REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator whose result depends only on sizes.
-
-    Attributes
-    ----------
-    key : tuple
-        Equal for two calls with interchangeable results: the operator, numbers, and for every
-        tensor its sizes, strides, type, device and requires_grad, and the identity and storage that
-        it shares with others.
-    tensors : tuple of FakeTensor
-        Distinct tensors among the arguments, in order.
-    repeats : bool
-        True if the result can be made again: the call writes to none of its arguments, and autograd
-        does not record it.
-    """
+    """One call of an operator whose result depends only on sizes."""
 
     key: tuple[Hashable, ...]
-    tensors: tuple[FakeTensor, ...]
+    """Equal for two calls with interchangeable results: the operator, numbers, and for every tensor
+    its sizes, strides, type, device and requires_grad, and the identity and storage that it shares
+    with others."""
+    tensors: tuple[FakeTensor, ...]  # distinct tensors among the arguments, in order
     repeats: bool
+    """True if the result can be made again: the call writes to none of its arguments, and autograd
+    does not record it."""
 
 
 @dataclass(frozen=True, slots=True)

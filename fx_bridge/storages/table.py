@@ -29,25 +29,14 @@ from solver.model.checks import only_given
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One allocation.
-
-    Attributes
-    ----------
-    kind : {"weight", "input", "operator", "internal", "number"}
-        Class of its owner; ``internal`` is made by an operator only for its backward pass,
-        ``number`` is a Python number that autograd saves as a tensor.
-    owner : str
-        Key of the weight, or name of the placeholder or operator.
-    index : int
-        Number among the owner's storages; a tuple-valued operator can have several.
-    size_bytes : int
-        Of the whole allocation, even if a value reads little of it.
-    """
+    """One allocation."""
 
     kind: Literal["weight", "input", "operator", "internal", "number"]
-    owner: str
-    index: int
-    size_bytes: int
+    """Class of its owner; ``internal`` is made by an operator only for its backward pass,
+    ``number`` is a Python number that autograd saves as a tensor."""
+    owner: str  # key of the weight, or name of the placeholder or operator
+    index: int  # number among the owner's storages; a tuple-valued operator can have several
+    size_bytes: int  # of the whole allocation, even if a value reads little of it
 
     @property
     def key(self) -> str:
@@ -59,41 +48,27 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorageTable:
-    """Storages of a captured graph, by node name.
-
-    Attributes
-    ----------
-    storages : mapping of str to tuple of Storage
-        Storages of the value of each placeholder, ``get_attr`` and operator; several for a tuple,
-        none for a value that is not a tensor.
-    writes : mapping of str to tuple of Storage
-        Storages that each operator changes in place; operators without are left out.
-    weights : mapping of str to WeightStorage
-        By key; parameters and buffers that no operator reads are left out.
-    weights_read : mapping of str to tuple of str
-        Keys of the weights that each operator reads by itself, or whose storage its value is in;
-        operators without are left out.
-    value_bytes : mapping of str to int
-        numel x itemsize of each value, symbolic sizes by their hints.
-    made_up : tuple of str
-        Operators that do not run on fake tensors, for example because a size depends on data. Their
-        storages follow the captured sizes and the schema; their FLOPs are unknown.
-    saved : mapping of str to tuple of Storage
-        Storages that autograd keeps for the backward pass of each operator, if the graph trains.
-        Weights are left out; they are held anyway. Storages of no value of the graph, such as a
-        dropout mask, have kind ``"internal"``.
-    kinds : Kinds
-        Operators with identical costs.
-    """
+    """Storages of a captured graph, by node name."""
 
     storages: Mapping[str, tuple[Storage, ...]]
+    """Storages of the value of each placeholder, ``get_attr`` and operator; several for a tuple,
+    none for a value that is not a tensor."""
     writes: Mapping[str, tuple[Storage, ...]]
+    """Storages that each operator changes in place; operators without are left out."""
     weights: Mapping[str, WeightStorage]
+    """By key; parameters and buffers that no operator reads are left out."""
     weights_read: Mapping[str, tuple[str, ...]]
-    value_bytes: Mapping[str, int]
+    """Keys of the weights that each operator reads by itself, or whose storage its value is in;
+    operators without are left out."""
+    value_bytes: Mapping[str, int]  # numel x itemsize of each value, symbolic sizes by their hints
     made_up: tuple[str, ...] = ()
+    """Operators that do not run on fake tensors, for example because a size depends on data. Their
+    storages follow the captured sizes and the schema; their FLOPs are unknown."""
     saved: Mapping[str, tuple[Storage, ...]] = field(default_factory=dict)
-    kinds: Kinds = field(default_factory=lambda: Kinds({}, None))
+    """Storages that autograd keeps for the backward pass of each operator, if the graph trains.
+    Weights are left out; they are held anyway. Storages of no value of the graph, such as a dropout
+    mask, have kind ``"internal"``."""
+    kinds: Kinds = field(default_factory=lambda: Kinds({}, None))  # operators with identical costs
     __repr__ = only_given
 
     @property

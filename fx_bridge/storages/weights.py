@@ -23,30 +23,17 @@ class WeightStorage:
     Usually one storage. Of tensors with inner tensors, such as quantised weights, all storages with
     the same names are one weight. Inner tensors that wrappers share, such as a codebook, are a
     weight of their own, so that each device counts them once.
-
-    Attributes
-    ----------
-    key : str
-        The first of `names`; for shared inner tensors with the path of one.
-    names : tuple of str
-        Parameters before buffers before constants; several when tied.
-    tensors : tuple of torch.Tensor
-        The distinct tensors in it: the module's own, not copies.
-    size_bytes : int
-        Bytes that a device holds for them: those of the storages, or of the tensors if less (a
-        slice of a large file), or as given.
-    memory_bytes : mapping of object to int
-        The parts of `size_bytes` by storage, as ``memory_of`` identifies it.
-    is_given : bool
-        True if the bytes were given, and are not those of the tensors.
     """
 
-    key: str
-    names: tuple[str, ...]
-    tensors: tuple[torch.Tensor, ...]
+    key: str  # the first of `names`; for shared inner tensors with the path of one
+    names: tuple[str, ...]  # parameters before buffers before constants; several when tied
+    tensors: tuple[torch.Tensor, ...]  # the distinct tensors in it: the module's own, not copies
     size_bytes: int
+    """Bytes that a device holds for them: those of the storages, or of the tensors if less (a slice
+    of a large file), or as given."""
     memory_bytes: Mapping[object, int]
-    is_given: bool = False
+    """The parts of `size_bytes` by storage, as ``memory_of`` identifies it."""
+    is_given: bool = False  # True if the bytes were given, and are not those of the tensors
     __repr__ = only_given
 
     @property
