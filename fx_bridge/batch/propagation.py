@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fx_bridge.batch.rules.arithmetic import outcome
 from fx_bridge.batch.rules.call import Call
 from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, mixed, partial, unknown
+from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.replay import Replay, without_fast_path
 
 State = Any
@@ -95,7 +96,7 @@ class BatchRun(Replay):
                 if isinstance(leaf, torch.Tensor) and dim is not None:
                     self._set(leaf, BatchDim("batch", dim))
         elif node.op == "get_attr":
-            self._weights.update(map(_storage, tensors))
+            self._weights.update(map(memory_of, tensors))
         elif len(self.made_up) > failed:
             lost = self._made_up(node)
             for tensor in tensors:
@@ -163,7 +164,7 @@ class BatchRun(Replay):
     def _set(self, tensor: torch.Tensor, state: BatchDim) -> None:
         if id(tensor) not in self._of:
             self._alive.append(tensor)  # so that no other tensor gets its id
-            self._sharing.setdefault(_storage(tensor), []).append(tensor)
+            self._sharing.setdefault(memory_of(tensor), []).append(tensor)
         self._of[id(tensor)] = state
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: Any, out: Any) -> None:
@@ -191,7 +192,7 @@ class BatchRun(Replay):
             targets += [call["running_mean"], call["running_var"]]
         found = [target for target in targets if isinstance(target, torch.Tensor)]
         for target in found:
-            if _storage(target) in self._weights:
+            if memory_of(target) in self._weights:
                 self.writes.setdefault(self._node, self.state(target))
         return found
 
@@ -203,7 +204,7 @@ class BatchRun(Replay):
         """
         if state == self.state(target) and state.kind != "unknown":
             return
-        for other in self._sharing.get(_storage(target), ()):
+        for other in self._sharing.get(memory_of(target), ()):
             if other is target or self.state(other).kind == "unknown":
                 continue
             if other.shape == target.shape and other.stride() == target.stride():
@@ -292,10 +293,3 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         self.run.note(func, args, kwargs, out)
         return out
-
-
-def _storage(tensor: torch.Tensor) -> object:
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return id(tensor)

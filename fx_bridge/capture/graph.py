@@ -181,6 +181,11 @@ class CapturedGraph:
         return {}
 
     @property
+    def kernels(self) -> DeviceKernels:
+        """The kernels for which it is costed."""
+        return DeviceKernels(self.device_type, self.attention)
+
+    @property
     def graph(self) -> fx.Graph:
         """The graph of `module`."""
         return self.module.graph
@@ -189,10 +194,11 @@ class CapturedGraph:
     def storage_table(self) -> StorageTable:
         """Storages of all values, computed on first use."""
         given = frozenset(self.weight_bytes.items())
-        kernels = (*DeviceKernels.of(self).on(self.module), self.trains, given)
-        if kernels not in self._tables:
-            self._tables[kernels] = storage_table(self)
-        return self._tables[kernels]
+        key = (*self.kernels.on(self.module), self.trains, given)
+        if key not in self._tables:
+            graph = self.module, self.kernels, self.example_values, self.weight_bytes
+            self._tables[key] = storage_table(*graph, trains=self.trains)
+        return self._tables[key]
 
     @property
     def example_values(self) -> tuple[Any, ...]:

@@ -15,7 +15,6 @@ from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.costs.kernels import Counting, Kernel, storage_nbytes
 from fx_bridge.costs.operators import dtype_name
 from fx_bridge.equivalence.calls import first_line
-from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay, value_bytes
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from solver import PartitionError
@@ -72,7 +71,7 @@ class BackwardRun(Replay):
     differentiates = True
 
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+        super().__init__(captured.module, kernels=captured.kernels)
         self.found: dict[str, Pass] = {}
         self._counting = Counting()
 

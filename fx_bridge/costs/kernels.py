@@ -167,7 +167,7 @@ class _NotingMath(DeviceKernels):
 
 class _MathReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
-        self._noting = _NotingMath.of(captured)
+        self._noting = _NotingMath(captured.device_type, captured.attention)
         super().__init__(captured.module, kernels=self._noting)
         self._counting = Counting()
         self.ran: dict[str, tuple[Kernel, ...]] = {}

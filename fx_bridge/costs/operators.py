@@ -16,7 +16,6 @@ from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.expert_reads import read_bytes
-from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.kinds import Kinds
 from fx_bridge.storages.replay import Replay, hint, without_fast_path
 from fx_bridge.storages.table import StorageTable
@@ -62,7 +61,7 @@ def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str,
 
 class _FlopReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+        super().__init__(captured.module, kernels=captured.kernels)
         # Torch lacks formulas for attention on the CPU and for recurrent layers.
         aten = torch.ops.aten
         formulas = {

@@ -6,9 +6,9 @@ of oneDNN copies its weight and its result into other layouts by the allocator a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import fx
@@ -25,43 +25,19 @@ _BACKWARD: Final = "backward "
 
 @dataclass(frozen=True, slots=True)
 class OperatorWorkspaces:
-    """Bytes that operators allocate and release while they run.
-
-    Attributes
-    ----------
-    forward_bytes, backward_bytes : mapping of str to int
-        By operator name; of the several functions of one backward pass the most.
-    """
+    """Bytes that operators allocate and release while they run, by operator name."""
 
     forward_bytes: Mapping[str, int]
-    backward_bytes: Mapping[str, int]
+    backward_bytes: Mapping[str, int]  # of several functions of one backward pass the most
     __repr__ = only_given
 
 
-def measure_workspaces(
-    captured: CapturedGraph,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    training: bool = False,
-) -> OperatorWorkspaces:
-    """Measure the workspace of every operator.
+def measure_workspaces(captured: CapturedGraph, *, training: bool = False) -> OperatorWorkspaces:
+    """Measure the workspace of every operator, in training of its backward pass too.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        On the CPU, with its weights in memory. They, their gradients and the random state are
-        restored.
-    args, kwargs : optional
-        Inputs; default to the example inputs of the capture.
-    training : bool
-        Measure the backward pass too.
-
-    Raises
-    ------
-    PartitionError
-        If weights or inputs have no data or are elsewhere than on the CPU, or no gradient reaches
-        anything in training.
+    The weights of `captured` are in the memory of the CPU. They, their gradients and the random
+    state are restored. Raises PartitionError if weights or example inputs have no data or are
+    elsewhere, or no gradient reaches anything in training.
 
     Examples
     --------
@@ -70,7 +46,7 @@ def measure_workspaces(
     >>> measure_workspaces(captured).forward_bytes
     {'softmax': 0}
     """
-    inputs = RunInputs.of(captured, args, kwargs)
+    inputs = RunInputs.of(captured, None, None)
     elsewhere = {tensor.device.type for tensor in inputs.tensors} - {"cpu"}
     if elsewhere:
         raise PartitionError(

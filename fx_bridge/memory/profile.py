@@ -20,7 +20,6 @@ from fx_bridge.memory.ledger import Allocation, Kind, Ledger
 from fx_bridge.memory.optimizer import check_sparse_gradients
 from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
 from fx_bridge.memory.run import Loss, MemoryRun, Runner, TrainingStep
-from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from solver import PartitionError
@@ -167,7 +166,7 @@ class _WorkspaceRun(Replay):
     differentiates = True
 
     def __init__(self, captured: CapturedGraph, *, training: bool) -> None:
-        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+        super().__init__(captured.module, kernels=captured.kernels)
         self.workspace_bytes: dict[str, int] = {}
         self._training = training
         self._ledger = Ledger()

@@ -14,7 +14,6 @@ from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.equivalence.calls import first_line
 from fx_bridge.memory.ledger import Ledger
 from fx_bridge.memory.optimizer import OptimizerStep
-from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.replay import Replay
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
@@ -55,7 +54,7 @@ class MemoryRun(Replay):
         training: TrainingStep | None,
         runner: Runner,
     ) -> None:
-        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+        super().__init__(captured.module, kernels=captured.kernels)
         # Without gradients too: kernels query requires_grad.
         self.differentiates = True
         self.ledger = Ledger()

@@ -16,6 +16,7 @@ from typing import Final
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from fx_bridge.capture.model.messages import refusal_in
 from solver import PartitionError
 
 _REASON: Final = "reason"
@@ -70,7 +71,7 @@ class Failures:
             A refusal without the errors that torch wraps around it; else the reason of another
             rank, if there is one; else `error`.
         """
-        refusal = _refusal_in(error)
+        refusal = refusal_in(error)
         if refusal is None:
             reason = self._reason()
             if reason is not None:
@@ -111,13 +112,6 @@ def _stay(store: PrefixStore, others: int) -> None:
             deadline_s = time.monotonic() + _STAY_S
             while store.add(_HEARD, 0) < others and time.monotonic() < deadline_s:
                 time.sleep(_POLL_S)
-
-
-def _refusal_in(error: BaseException | None) -> PartitionError | None:
-    """Return the refusal within the errors of torch's schedules, if any."""
-    while error is not None and not isinstance(error, PartitionError):
-        error = error.__cause__
-    return error
 
 
 def _is_of_connection(error: Exception) -> bool:

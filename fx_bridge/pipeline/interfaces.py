@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import MappingProxyType
 
 from fx_bridge.split.graph import StageGraph, StageValue, StageWeight
@@ -107,14 +106,6 @@ class StageInterfaces:
     def of_rank(self, rank: int) -> tuple[PipelinePosition, ...]:
         """Return the positions that `rank` runs."""
         return self.positions[rank :: len(self.devices)]
-
-    @cached_property
-    def hop_bytes(self) -> tuple[int, ...]:
-        """Bytes of one microbatch from each position to the next, without gradients."""
-        return tuple(
-            sum(self.values[name].size_bytes for name in position.sends)
-            for position in self.positions[:-1]
-        )
 
 
 def stage_interfaces(

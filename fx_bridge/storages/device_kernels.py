@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -21,18 +21,6 @@ from torch.overrides import TorchFunctionMode
 from fx_bridge.choices import CPU_KERNELS, CUDA_KERNELS, DEVICE_TYPES
 from fx_bridge.storages.attention import ATTENTION, AttentionCall
 from solver.model.checks import check_choice
-
-
-class KernelChoice(Protocol):
-    """The fields of a captured graph that select its kernels' costs."""
-
-    @property
-    def device_type(self) -> str | None:
-        """``"cpu"`` or ``"cuda"``; None for that of the model's device."""
-
-    @property
-    def attention(self) -> tuple[str, ...] | None:
-        """Attention kernels; None for those of the device."""
 
 
 class DeviceKernels(TorchFunctionMode):
@@ -54,11 +42,6 @@ class DeviceKernels(TorchFunctionMode):
             check_choice(device_type, DEVICE_TYPES, "device_type")
         self.device_type = device_type
         self.attention = attention
-
-    @classmethod
-    def of(cls, captured: KernelChoice) -> Self:
-        """Return the kernels with which `captured` is costed."""
-        return cls(captured.device_type, captured.attention)
 
     def on(self, module: nn.Module) -> tuple[str | None, tuple[str, ...] | None]:
         """Return device type and attention kernels, with the defaults of a module on meta."""
@@ -117,14 +100,10 @@ class DeviceKernels(TorchFunctionMode):
 def _body(func: FunctionType) -> Callable[..., Any]:
     """Return `func` without its dispatch to function modes."""
     checks = (name for name in func.__globals__ if name.startswith("has_torch_function"))
-    scope = {**func.__globals__, **dict.fromkeys(checks, _never)}
+    scope = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
     body = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body
-
-
-def _never(*_: Any) -> bool:
-    return False
 
 
 # -- kernels of CUDA for operators that other devices decompose; None where CUDA does too ----

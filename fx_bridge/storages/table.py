@@ -12,13 +12,13 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from fx_bridge.storages.device_kernels import DeviceKernels, KernelChoice
+from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.kinds import Kinds, KindsFound
 from fx_bridge.storages.mutations import WriteRecorder, memory_of, written_arguments
 from fx_bridge.storages.replay import Replay, value_bytes
@@ -101,35 +101,26 @@ class StorageTable:
         return tuple(dict.fromkeys(found + list(self.writes.get(node.name, ()))))
 
 
-class GraphWithExamples(KernelChoice, Protocol):
-    """The fields of a captured graph from which its storages are found."""
+def storage_table(
+    module: fx.GraphModule,
+    kernels: DeviceKernels,
+    examples: tuple[Any, ...],
+    given_bytes: Mapping[str, int],
+    *,
+    trains: bool,
+) -> StorageTable:
+    """Find the storages of every value of a graph, which is differentiated if it `trains`.
 
-    @property
-    def module(self) -> fx.GraphModule:
-        """The graph."""
-
-    @property
-    def example_values(self) -> tuple[Any, ...]:
-        """Values of the placeholders in the example call, or an empty tuple."""
-
-    @property
-    def trains(self) -> bool:
-        """True if the graph is differentiated."""
-
-    @property
-    def weight_bytes(self) -> Mapping[str, int]:
-        """Bytes of weights as stored, by name, where they differ from those of the tensors."""
-
-
-def storage_table(captured: GraphWithExamples) -> StorageTable:
-    """Find the storages of every value of `captured`.
+    `examples` are the values of its placeholders in the example call, if known, and `given_bytes`
+    the bytes of weights that are stored otherwise, by name.
 
     One pass over the graph without memory for tensors, about 0.1 ms a node. Autograd itself reports
     saved values, through saved-tensor hooks, so views that keep their base alive and kernels' own
     residuals count. Python numbers, as in ``x * 0.5``, are tensors of 8 bytes that no hook reports;
     they are read from autograd's graph.
     """
-    watch = _SavedReplay(captured) if captured.trains else _StorageReplay(captured)
+    replay = _SavedReplay if trains else _StorageReplay
+    watch = replay(module, kernels, examples, given_bytes)
     watch.kinds_found = kinds = KindsFound()
     watch.replay()
     read = {key for keys in watch.weights_read.values() for key in keys}
@@ -146,8 +137,14 @@ def storage_table(captured: GraphWithExamples) -> StorageTable:
 
 
 class _StorageReplay(Replay):
-    def __init__(self, captured: GraphWithExamples) -> None:
-        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        kernels: DeviceKernels,
+        examples: tuple[Any, ...],
+        given_bytes: Mapping[str, int],
+    ) -> None:
+        super().__init__(module, kernels=kernels)
         self.recorder = WriteRecorder()
         self.owner: dict[object, Storage] = {}
         self.storages: dict[str, tuple[Storage, ...]] = {}
@@ -155,7 +152,7 @@ class _StorageReplay(Replay):
         self.weights_read: dict[str, tuple[str, ...]] = {}
         self.bytes_of: dict[str, int] = {}
         self.saved: dict[str, tuple[Storage, ...]] = {}
-        self.given_bytes = captured.weight_bytes
+        self.given_bytes = given_bytes
         self.weights = weight_storages(self.module, self.graph, self.given_bytes)
         self.keys_of: dict[int, tuple[str, ...]] = {}
         for key, weight in self.weights.items():
@@ -166,10 +163,9 @@ class _StorageReplay(Replay):
                 for part, fake in self.fake_parts(tensor):
                     if memory_of(part) in weight.memory_bytes:
                         self.owner[memory_of(part)] = self.owner[memory_of(fake)] = storage
-        self.examples: dict[fx.Node, Any] = {}
         self.input_of: dict[object, Storage] = {}
         placeholders = self.graph.find_nodes(op="placeholder")
-        self.examples.update(zip(placeholders, captured.example_values, strict=False))
+        self.examples = dict(zip(placeholders, examples, strict=False))
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield from super().contexts()
@@ -290,8 +286,8 @@ class _SavedReplay(_StorageReplay):
 
     differentiates = True
 
-    def __init__(self, captured: GraphWithExamples) -> None:
-        super().__init__(captured)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.packed: list[torch.Tensor] = []
         self.kept: list[torch.Tensor] = []
         self.functions: dict[int, torch.autograd.graph.Node] = {}

@@ -16,7 +16,6 @@ from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.expert_reads import average_read_bytes
 from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
 from fx_bridge.costs.operators import node_flops, node_moved_bytes
-from fx_bridge.storages.table import storage_table
 from solver import PartitionError
 from tests.support.modules import module_with
 
@@ -93,7 +92,7 @@ def test_moved_bytes():
         module_with(forward, table=nn.Embedding(1000, 8), cache=nn.Buffer(torch.zeros(100, 8))),
         (torch.arange(4), torch.arange(4)),
     )
-    moved = node_moved_bytes(captured, storage_table(captured))
+    moved = node_moved_bytes(captured, captured.storage_table)
     # 4 rows out of 1000 are read and written, and the 4 indices read.
     assert moved["embedding"] == 2 * 4 * 8 * 4 + 4 * 8
     assert moved["expand"] == moved["view"] == moved["getitem"] == 0
@@ -103,7 +102,7 @@ def test_moved_bytes():
     assert moved["index_copy_"] == 2 * (4 * 8 * 4 + 4 * 8)
     assert moved["max_1"] == 50 * 8 * 4 + 50 * 4 + 50 * 8
     traced = capture(fx.symbolic_trace(nn.Sequential(nn.Embedding(1000, 8))), (torch.arange(4),))
-    assert node_moved_bytes(traced, storage_table(traced))["_0"] == 2 * 4 * 8 * 4 + 4 * 8
+    assert node_moved_bytes(traced, traced.storage_table)["_0"] == 2 * 4 * 8 * 4 + 4 * 8
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 9])

@@ -83,7 +83,8 @@ def test_values_travel_from_where_they_are_made_to_their_last_reader(captured):
     assert [position.inputs for position in interfaces.positions] == [("x",), *[()] * 4, ("y",)]
     assert interfaces.rounds == 2
     assert [position.position for position in interfaces.of_rank(1)] == [1, 4]
-    assert interfaces.hop_bytes == (32, 32 * 2 + 16, 32 * 3 + 16, 32 * 3 + 16, 32 * 2 + 16)
+    sent = [[interfaces.values[n].size_bytes for n in p.sends] for p in interfaces.positions]
+    assert [*map(sum, sent)] == [32, 32 * 2 + 16, 32 * 3 + 16, 32 * 3 + 16, 32 * 2 + 16, 0]
     assert interfaces.shared_weights == ()
 
 

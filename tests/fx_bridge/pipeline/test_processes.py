@@ -155,7 +155,8 @@ def test_every_hop_carries_what_the_evaluator_charges(results, name):
         for way in ("sent", "returned")
     )
     times = STEPS * case.microbatches
-    assert [sent[at] for at in sorted(sent)] == [n * times for n in (*interfaces.hop_bytes, 0)]
+    hops = [[interfaces.values[n].size_bytes for n in p.sends] for p in interfaces.positions]
+    assert [sent[at] for at in sorted(sent)] == [sum(sizes) * times for sizes in hops]
     problem = problem_from_digraph(
         to_digraph(
             captured,

@@ -14,7 +14,6 @@ from fx_bridge.costs.operators import node_flops
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.repeated_calls import RepeatedCalls, RepeatingFakeTensorMode
 from fx_bridge.storages.replay import Replay
-from fx_bridge.storages.table import storage_table
 from fx_bridge.storages.tensor_subclasses import tensors_in
 
 
@@ -73,7 +72,7 @@ def described(replay):
 def observed(captured):
     replay = Replay(captured.module)
     replay.replay()
-    table = storage_table(captured)
+    table = captured.storage_table
     return described(replay), dict(table.storages), dict(table.writes), node_flops(captured)
 
 

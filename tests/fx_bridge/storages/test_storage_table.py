@@ -3,7 +3,6 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import capture, placeholder_values
-from fx_bridge.storages.table import storage_table
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import weight_storages
 from tests.support.modules import module_with
@@ -93,7 +92,7 @@ def real_run(captured):
 def test_storages_and_writes_are_those_of_a_real_run(case):
     model, args = CASES[case]()
     captured = capture(model, args)
-    table = storage_table(captured)
+    table = captured.storage_table
     owner_at = {}
     for weight in weight_storages(captured.module, captured.graph).values():
         for tensor in weight.tensors:
@@ -120,7 +119,7 @@ def test_storages_and_writes_are_those_of_a_real_run(case):
 
 
 def test_operators_that_only_read_write_nothing():
-    table = storage_table(capture(*CASES["views"]()))
+    table = capture(*CASES["views"]()).storage_table
     assert set(table.writes) == {"add_", "mul_"}
     assert {s.owner for s in table.writes["add_"]} == {"cache"}
     assert {s.owner for s in table.writes["mul_"]} == {"linear"}
@@ -138,7 +137,7 @@ def test_tied_weights_are_one_weight_and_views_of_weights_are_the_weight():
         def forward(self, tokens):
             return self.head(self.embed(tokens)), self.embed.weight.t()[0]
 
-    table = storage_table(capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),)))
+    table = capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),)).storage_table
     assert list(table.weights) == ["embed.weight"]
     assert table.weights["embed.weight"].names == ("embed.weight", "head.weight")
     assert table.weights["embed.weight"].size_bytes == 10 * 4 * 4
@@ -161,7 +160,7 @@ def test_an_operator_that_cannot_run_is_named_and_its_schema_believed():
     def data_dependent(self, x):
         return torch.nonzero(x > 0) * 2
 
-    table = storage_table(capture(module_with(data_dependent), (torch.randn(3, 4),)))
+    table = capture(module_with(data_dependent), (torch.randn(3, 4),)).storage_table
     assert "nonzero" in table.made_up
     # As many rows as there can be.
     assert table.value_bytes["nonzero"] == 12 * 2 * 8
@@ -173,7 +172,7 @@ def test_a_graph_from_a_device_that_is_not_here():
         for node in captured.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = torch.empty(node.meta["val"].shape, device="cuda")
-    table = storage_table(captured)
+    table = captured.storage_table
     assert not table.made_up
     assert table.value_bytes["linear"] == 32
 
