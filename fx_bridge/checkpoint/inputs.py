@@ -16,24 +16,12 @@ from solver.model.text import shown
 def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     """Return the structure of `inputs` as plain data, and its tensors by name.
 
-    Parameters
-    ----------
-    inputs : Any
-        Tensors, numbers, texts and None in tuples, lists and dicts with texts for keys.
-
-    Returns
-    -------
-    structure : Any
-        For JSON: None, numbers and texts, and objects with one key for all else:
-        ``{"tensor": name}``, ``{"tuple": [...]}``, ``{"list": [...]}``, ``{"dict": {...}}``,
-        ``{"dtype": "float32"}``, and ``{"float": "nan"}`` for floats that JSON lacks.
-    tensors : dict of str to torch.Tensor
-        Contiguous copies on the CPU. Each tensor has one name.
-
-    Raises
-    ------
-    PartitionError
-        Naming the place of anything else.
+    Inputs are tensors, numbers, texts and None in tuples, lists and dicts with texts for keys; for
+    anything else PartitionError names the place. The structure, for JSON, has numbers, texts and
+    None themselves, and objects with one key for all else: ``{"tensor": name}``, ``{"tuple":
+    [...]}``, ``{"list": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}``, and ``{"float":
+    "nan"}`` for floats that JSON lacks. Tensors are contiguous copies on the CPU, with one name
+    each.
 
     Examples
     --------

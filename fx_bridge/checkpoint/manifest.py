@@ -44,53 +44,29 @@ Sha256: TypeAlias = Annotated[str, _sha256]
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A tensor that views another tensor of the file.
+    """A tensor that views another tensor of the file, as of ``torch.as_strided``, in elements."""
 
-    Attributes
-    ----------
-    of : str
-        Name in the file of the viewed tensor, which has one dimension.
-    offset : int
-        Of its first element, in elements.
-    size, stride : tuple of int
-        As of ``torch.as_strided``, in elements.
-    """
-
-    of: str
-    offset: int
+    of: str  # name in the file of the viewed tensor, which has one dimension
+    offset: int  # of its first element
     size: tuple[int, ...]
     stride: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StageFile:
-    """One stage and its file.
+    """One stage and its file, in the same folder."""
 
-    Attributes
-    ----------
-    position : int
-        In the pipeline: chunk x number of devices + rank of the device.
-    name : str
-        Of the child of the split, such as ``"submod_0"``.
-    chunk : int
-        Earlier passes of data through the devices; 0 without interleaving.
-    file, size_bytes, sha256
-        Name in the same folder, size, and digest in hexadecimal digits.
-    aliases : mapping of str to str
-        Path in the file of each tied tensor, by its other paths in the stage.
-    views : mapping of str to TensorView
-        By path: tensors that share memory with others, or are not contiguous.
-    """
-
-    position: int
-    name: str
+    position: int  # in the pipeline: chunk x number of devices + rank of the device
+    name: str  # of the child of the split, such as ``"submod_0"``
     device: str
-    chunk: int
+    chunk: int  # earlier passes of data through the devices; 0 without interleaving
     file: FileName
     size_bytes: int
     sha256: Sha256
     aliases: Mapping[str, str]
+    """Path in the file of each tied tensor, by its other paths in the stage."""
     views: Mapping[str, TensorView]
+    """By path: tensors that share memory with others, or are not contiguous."""
 
 
 @dataclass(frozen=True, slots=True)

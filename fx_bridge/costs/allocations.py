@@ -47,8 +47,6 @@ class AllocationRecord:
 def record_allocations() -> Iterator[AllocationRecord]:
     """Record the allocations of the CPU allocator.
 
-    Notes
-    -----
     These are the blocks of ``c10::Allocator``: storages of tensors and the workspace that kernels,
     those of oneDNN included, request from it. Other allocations are not recorded.
 

@@ -121,18 +121,11 @@ def backward_passes(
 ) -> dict[str, Backward]:
     """Return the backward pass of every operator in the terms of solvers.
 
-    Parameters
-    ----------
-    costs : mapping of str to BackwardCost
-        Of :func:`backward_costs`.
-    storage_bytes : mapping of str to int
-        Bytes that each operator allocates, in the terms of the operator graph.
-    specs : mapping of str to DeviceSpec
-        By device class, for the roofline; without any the passes take no time.
-    recompute : Recompute
-        Operators that may run again, and those that must.
-    regions : sequence of str
-        Modules, as :func:`~fx_bridge.costs.recomputation.recomputation_regions` takes them.
+    `costs` are those of :func:`backward_costs`, and `storage_bytes` the bytes that each operator
+    allocates in the operator graph. The roofline takes `specs` by device class; without any the
+    passes take no time. `recompute` has the operators that may run again, and those that must;
+    `regions` are modules, as :func:`~fx_bridge.costs.recomputation.recomputation_regions` takes
+    them.
     """
     captured = captured.trained
     saved = captured.storage_table.saved

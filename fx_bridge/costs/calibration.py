@@ -30,7 +30,7 @@ _LINEAR: Final = (
 _ATTENTION: Final = ((1, 8, 64, 64), (2, 6, 64, 64), (1, 12, 128, 64), (1, 8, 256, 64))
 """Batch, heads, tokens, and entries of a head."""
 _ELEMENTS: Final = (64, 2**14, 2**16, 2**18, 2**20, 2**22)
-_STEPS, _ROUNDS = 21, 10
+_STEPS, _ROUNDS, _REPEATS = 21, 10, 15
 
 
 class Shapes(nn.Module):
@@ -70,7 +70,7 @@ class Sample:
     ns: int
 
 
-def measure_samples(device: str, dtype: torch.dtype, repeats: int = 15) -> list[Sample]:
+def measure_samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Measure every operator of :class:`Shapes` on `device`.
 
     An accelerator gets each operator several times without waiting, as a model gives it work.
@@ -80,9 +80,9 @@ def measure_samples(device: str, dtype: torch.dtype, repeats: int = 15) -> list[
     inputs = tuple([tensor.to(dtype) for tensor in tensors] for tensors in inputs)
     captured = capture(model.eval(), inputs)
     if torch.device(device).type == "cpu":
-        times_ns: Mapping[str, int] = measure_operators(captured, repeats=repeats).forward_ns
+        times_ns: Mapping[str, int] = measure_operators(captured, repeats=_REPEATS).forward_ns
     else:
-        queued = _Queued(captured.module, repeats)
+        queued = _Queued(captured.module)
         with torch.no_grad():
             queued.run(*pytree.tree_leaves(inputs))
         times_ns = queued.times_ns
@@ -95,19 +95,18 @@ def measure_samples(device: str, dtype: torch.dtype, repeats: int = 15) -> list[
 
 
 class _Queued(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, repeats: int) -> None:
+    def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self._repeats = repeats
         self.times_ns: dict[str, int] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         torch.accelerator.synchronize()
         start_ns = time.perf_counter_ns()
-        for _ in range(self._repeats):
+        for _ in range(_REPEATS):
             super().run_node(n)
         torch.accelerator.synchronize()
-        self.times_ns[n.name] = (time.perf_counter_ns() - start_ns) // self._repeats
+        self.times_ns[n.name] = (time.perf_counter_ns() - start_ns) // _REPEATS
         return value
 
 
@@ -116,15 +115,8 @@ def fitted(
 ) -> DeviceSpec:
     """Return the rates and launches with the least relative errors.
 
-    Parameters
-    ----------
-    samples : sequence of Sample
-        Measured in one dtype, on one device.
-    source : str
-        Of the samples, for people.
+    `samples` are those of one dtype on one device, from a `source` for people to read.
 
-    Notes
-    -----
     The sum of the absolute logarithms of predicted over measured times is minimised on grids of
     factors around the best point so far, each finer than the one before. Attention has a rate and
     a launch of its own. An accelerator's least time of an operator is that of its host to issue
@@ -182,12 +174,7 @@ def _fit(samples: Sequence[Sample], start: tuple[float, ...]) -> tuple[float, ..
 def calibrate(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> DeviceSpec:
     """Return the rates of a device of this machine for operators in `dtype`, issued by Python.
 
-    Parameters
-    ----------
-    name : str
-        Of the class of the device.
-    device : str
-        As torch calls it, such as ``"cpu"`` or ``"cuda:0"``.
+    `name` is that of its class; `device` is as torch calls it, such as ``"cpu"`` or ``"cuda:0"``.
     """
     samples = measure_samples(device, dtype)
     source = f"{len(samples)} operators measured on this machine"

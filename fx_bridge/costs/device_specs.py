@@ -150,13 +150,7 @@ class DeviceSpec:
         return max(launch_ns + max(compute_ns, move_ns), host_ns)
 
     def launched(self, launch: str | int) -> DeviceSpec:
-        """Return the spec with kernels issued in another way.
-
-        Parameters
-        ----------
-        launch : {"eager", "graph", "engine"} or int
-            One of `LAUNCHES`, or the nanoseconds of the host for each kernel.
-        """
+        """Return the spec with a launch of `LAUNCHES`, or of nanoseconds of the host a kernel."""
         if launch == "eager":
             host_ns = (EAGER_NS, 2 * EAGER_NS)
         elif launch == "graph":

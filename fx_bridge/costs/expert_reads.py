@@ -12,12 +12,8 @@ def read_bytes(
 ) -> int:
     """Return the bytes of the experts that some tokens read, given the bytes of all.
 
-    Parameters
-    ----------
-    experts, chosen : int
-        All of them, and those that a token is routed to.
-    experts_read : {"average", "most", "all"}
-        The mean of tokens that choose at random, the largest possible number, or all experts.
+    Each token is routed to some `chosen`: these are the mean of tokens that choose at random, the
+    largest possible number, or all experts.
 
     Examples
     --------

@@ -27,16 +27,8 @@ def roofline_latency_ns(
 ) -> dict[str, dict[str, int]]:
     """Estimate the nanoseconds of every operator by device class; views and ``getitem`` take 0.
 
-    The time is the larger of arithmetic and moving bytes.
-
-    Parameters
-    ----------
-    specs : mapping of str to DeviceSpec
-        By device class; other types raise PartitionError.
-    flops : mapping of str to int, optional
-        Of the same graph, if counted already.
-    experts_read : {"average", "most", "all"}
-        As :func:`fx_bridge.costs.operators.node_moved_bytes` takes it.
+    The time is the larger of arithmetic and moving bytes. `flops` are those of the same graph, if
+    counted already; `experts_read` is as of :func:`fx_bridge.costs.operators.node_moved_bytes`.
     """
     check_specs(specs)
     flops = node_flops(captured) if flops is None else flops
@@ -87,7 +79,8 @@ def measured_latency_ns(
     Raises
     ------
     PartitionError
-        If weights or inputs have no data, or `repeats` is not positive.
+        If weights or inputs have no data, no gradient reaches anything in training, or `repeats` is
+        not positive.
     """
     times = measure_operators(captured, args, kwargs, repeats=repeats, training=training)
     return times.calibrated().total_ns

@@ -38,12 +38,7 @@ def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str,
     """Count the floating-point operations of every operator, in a run on fake tensors.
 
     A multiply-add counts two; elementwise operators count none, because their time is that of
-    moving bytes.
-
-    Parameters
-    ----------
-    kinds : Kinds, optional
-        Of the same graph, if found already.
+    moving bytes. `kinds` are those of the same graph, if found already.
 
     Examples
     --------
@@ -113,16 +108,9 @@ def node_moved_bytes(
     """Count the bytes that every operator reads from and writes to memory.
 
     Views, ``getitem`` and operators without tensors move none. Lookups count the rows that they
-    return; values in registers or caches between operators count in full.
-
-    Parameters
-    ----------
-    table : StorageTable
-        Of the same graph.
-    experts_read : {"average", "most", "all"}
-        Number of experts that their products read. "average" is E (1 - (1 - k/E)^T) of E experts,
-        if each of T tokens is routed to k at random; "most" is the number of rows, up to E; "all"
-        is E.
+    return; values in registers or caches between operators count in full. Of E experts, products
+    read E (1 - (1 - k/E)^T) on "average", if each of T tokens is routed to k at random; "most" is
+    the number of rows, up to E; "all" is E.
     """
     return {
         node.name: _moved_bytes(captured, table, node, experts_read) for node in captured.operators

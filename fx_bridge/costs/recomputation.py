@@ -67,11 +67,6 @@ def in_place_operators(captured: CapturedGraph) -> frozenset[str]:
 def rng_state_bytes(captured: CapturedGraph) -> dict[str, int]:
     """Return the bytes of the generator state at the start of each operator with random numbers.
 
-    Returns
-    -------
-    dict of str to int
-        By operator; those without random numbers are left out.
-
     Examples
     --------
     >>> from fx_bridge.capture.graph import capture
@@ -97,19 +92,12 @@ def _device_type(captured: CapturedGraph, node: fx.Node) -> str:
 def recomputation_regions(captured: CapturedGraph, modules: Sequence[str] = ()) -> dict[str, int]:
     """Return the number of the region of each operator.
 
-    Parameters
-    ----------
-    modules : sequence of str
-        The layers, as :func:`~fx_bridge.capture.layers.layer_calls` takes them.
-
-    Notes
-    -----
-    A region begins at the first operator of each call of a layer
-    (:func:`~fx_bridge.capture.layers.layer_calls`) and ends where the next one begins, so operators
-    between layers belong to the layer before. The operators before the first layer are a region,
-    and so are those after all layers, such as the head and the loss. If `modules` are parts of the
-    model's own layers, the last region begins after these. Regions of interleaved layers still
-    follow one another; a model without layers is one region.
+    A region begins at the first operator of each call of a layer, as
+    :func:`~fx_bridge.capture.layers.layer_calls` finds them for `modules`, and ends where the next
+    one begins, so operators between layers belong to the layer before. The operators before the
+    first layer are a region, and so are those after all layers, such as the head and the loss. If
+    `modules` are parts of the model's own layers, the last region begins after these. Regions of
+    interleaved layers still follow one another; a model without layers is one region.
 
     Examples
     --------
@@ -136,13 +124,7 @@ def recomputation_regions(captured: CapturedGraph, modules: Sequence[str] = ()) 
 
 
 def operators_of_layers(captured: CapturedGraph, modules: Sequence[str] = ()) -> frozenset[str]:
-    """Return the operators in the regions that begin at layers; all if the model has no layer.
-
-    Parameters
-    ----------
-    modules : sequence of str
-        The layers, as :func:`recomputation_regions` takes them.
-    """
+    """Return the operators in the regions that begin at layers; all if the model has no layer."""
     regions = recomputation_regions(captured, modules)
     own = {regions[name] for name, call in layer_calls(captured, modules).items() if call}
     return frozenset(name for name, region in regions.items() if region in own or not own)
@@ -153,13 +135,7 @@ def recomputable_operators(
 ) -> frozenset[str]:
     """Return the operators that may run again in the backward pass.
 
-    Parameters
-    ----------
-    saved : mapping of str to sequence of Storage
-        As in the :class:`~fx_bridge.storages.table.StorageTable` of a graph that trains.
-
-    Notes
-    -----
+    `saved` is that of the :class:`~fx_bridge.storages.table.StorageTable` of a graph that trains.
     An operator may run again if its value lies in storages that it allocates, and if it and all
     operators with values in these storages
 

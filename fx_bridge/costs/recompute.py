@@ -108,17 +108,9 @@ leave it out, or write 'auto' or 'layers'
     ) -> tuple[frozenset[str], frozenset[str]]:
         """Return the operators that may run again, and those of them that must.
 
-        Parameters
-        ----------
-        recomputable : collection of str
-            Operators that may run again in the graph.
-        regions : sequence of str
-            The modules that are layers; default to those that the model repeats.
-
-        Raises
-        ------
-        PartitionError
-            If the model has no module of a name.
+        `recomputable` are those that may run again in the graph, and `regions` the modules that are
+        layers; by default those that the model repeats. PartitionError if the model has no module
+        of a name.
         """
         from fx_bridge.costs.recomputation import operators_of_layers
 

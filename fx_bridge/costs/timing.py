@@ -30,20 +30,13 @@ _CLOCK_CALLS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """Medians of several runs, in nanoseconds.
-
-    Attributes
-    ----------
-    forward_ns, backward_ns : mapping of str to int
-        By operator name; `backward_ns` is 0 where no gradient flows, and without training.
-    forward_permille, backward_permille : int
-        Time of the generated code for all operators, per thousand of the sum of their times; 1000
-        without a comparison.
-    """
+    """Medians of several runs by operator name, in nanoseconds."""
 
     forward_ns: Mapping[str, int]
-    backward_ns: Mapping[str, int]
+    backward_ns: Mapping[str, int]  # 0 where no gradient flows, and without training
     forward_permille: int = 1000
+    """Time of the generated code for all operators, per thousand of the sum of their times; 1000
+    without a comparison."""
     backward_permille: int = 1000
     __repr__ = only_given
 
@@ -71,24 +64,9 @@ def measure_operators(
 ) -> OperatorTimes:
     """Measure the forward and the backward pass of every operator on this machine.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        With its weights in memory. They, their gradients and the random state are restored.
-    args, kwargs : optional
-        Inputs; default to the example inputs of the capture.
-    repeats : int
-        Runs after a warm-up.
-    training : bool
-        Measure the backward pass too.
-    before_run : callable, optional
-        Called before every run, such as the barrier of processes that measure at the same time.
-
-    Raises
-    ------
-    PartitionError
-        If weights or inputs have no data, no gradient reaches anything in training, or `repeats` is
-        not positive.
+    Arguments and errors are those of :func:`fx_bridge.costs.latency.measured_latency_ns`.
+    `before_run` is called before every run: such as the barrier of processes that measure at the
+    same time.
 
     Notes
     -----

@@ -86,15 +86,8 @@ def observe(
 ) -> Observation:
     """Call `module` on clones of the inputs, and restore it.
 
-    Parameters
-    ----------
-    role : {"model", "split"}
-        Name of the module in messages.
-    gradients : bool
-        Also run backward from all differentiable outputs, with random cotangents. PartitionError if
-        there are none.
-    seed : int
-        Of all random numbers.
+    Messages call it `role`. With `gradients`, also run backward from all differentiable outputs,
+    with random cotangents; PartitionError if there are none. `seed` is that of all random numbers.
     """
     _check_initialised(role, module)
     with _unchanged(module) as before:

@@ -35,25 +35,10 @@ def read_arguments(
 ) -> dict[str, str]:
     """Return the options and variables of a command line by name, in their order.
 
-    Parameters
-    ----------
-    main : str
-        The option whose value a single word is.
-    known : mapping of str to str
-        The allowed names, each to its canonical one.
-    flags : collection of str
-        Canonical names of options without a value.
-    lists : collection of str
-        Canonical names of options that may be repeated: their values are joined with commas.
-    ordered : collection of str
-        Canonical names of options between which none of `lists` may be repeated: the first counts.
-    needs_main : bool
-        True if `main` is required.
-
-    Raises
-    ------
-    PartitionError
-        If an option is unknown, has no value or two, or `main` is missing.
+    A single word is the value of the option `main`, which is required if `needs_main`. `known` has
+    the allowed names, each with its canonical one; of these, `flags` have no value, `lists` may be
+    repeated, with their values joined by commas, but not after one of `ordered`. PartitionError if
+    an option is unknown, has no value or two, or `main` is missing.
     """
     _check_length(text, program)
     try:

@@ -130,18 +130,10 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
 
 
 def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> dict[str, int]:
-    """Return the bytes that each operator allocates beyond its results.
+    """Return the bytes that each operator allocates beyond its results, by name, if any.
 
-    Parameters
-    ----------
-    training : bool
-        With autograd, which changes the kernels of some operators.
-
-    Returns
-    -------
-    dict of str to int
-        By operator name; those without any are left out. At its peak an operator takes the bytes
-        alive before it, the storages of its result (and those autograd keeps), and these.
+    At its peak an operator takes the bytes alive before it, the storages of its result (and those
+    autograd keeps), and these. Autograd, in `training`, changes the kernels of some operators.
 
     Examples
     --------

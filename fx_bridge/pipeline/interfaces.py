@@ -113,21 +113,10 @@ def stage_interfaces(
 ) -> StageInterfaces:
     """Return the values sent along the chain of positions of a split, graph inputs excluded.
 
-    Parameters
-    ----------
-    graph : StageGraph
-        Of the split; see :func:`~fx_bridge.split.reader.stage_graph`.
-    plan : PartitionPlan
-        Of the split, for the order of its devices.
-    returned_weights : mapping of str to str, optional
-        Path of each weight that the graph returns unchanged, by the name of its ``get_attr``
-        node. It is sent from the last stage that holds it, so that the trained weight is returned;
-        a weight that no stage holds is held at the last position.
-
-    Raises
-    ------
-    PartitionError
-        If a value that is not a tensor would be sent, or the plan has no devices.
+    `returned_weights` has the path of each weight that the graph returns unchanged, by the name of
+    its ``get_attr`` node. It is sent from the last stage that holds it, so that the trained weight
+    is returned; a weight that no stage holds is held at the last position. PartitionError if a
+    value that is not a tensor would be sent, or the plan has no devices.
 
     Examples
     --------

@@ -20,28 +20,18 @@ from solver import PartitionError
 
 @dataclass(frozen=True, slots=True)
 class PassedValue:
-    """The format of a sent tensor: contiguous, its dimensions in the order of their strides.
-
-    Attributes
-    ----------
-    name, shape
-        Of the value itself.
-    order : tuple of int
-        Dimensions by descending stride. A transposed matrix or a channels-last image is sent in its
-        memory layout and has the same layout at the receiver.
-    requires_grad : bool
-        The receiver sends its gradient back.
-    is_shared : bool
-        It shares memory with a weight or graph input and is copied before it is sent, so that later
-        writes there do not change it.
-    """
+    """The format of a sent tensor: contiguous, its dimensions in the order of their strides."""
 
     name: str
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    """Dimensions by descending stride. A transposed matrix or a channels-last image is sent in its
+    memory layout and has the same layout at the receiver."""
     dtype: torch.dtype
-    requires_grad: bool
+    requires_grad: bool  # the receiver sends its gradient back
     is_shared: bool
+    """It shares memory with a weight or graph input and is copied before it is sent, so that later
+    writes there do not change it."""
 
     def example(self) -> torch.Tensor:
         """Return a meta tensor in the sent format."""

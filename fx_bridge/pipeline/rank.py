@@ -73,7 +73,7 @@ class PipelineRank:
         settings: PipelineSettings,
         gradient_sum: GradientSum,
         failures: Failures,
-        calls: CapturedCalls | None = None,
+        calls: CapturedCalls | None,
     ) -> None:
         self.rank = modules[0].position.rank
         self.device = settings.device

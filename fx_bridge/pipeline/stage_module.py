@@ -38,23 +38,10 @@ class StageModule(nn.Module):
     A relayed value is the received tensor itself: a leaf, in which autograd adds the gradient from
     later positions to that of its readers here.
 
-    Parameters
-    ----------
-    stage : torch.fx.GraphModule or None
-        The child of the split that runs there, or a copy of it; None if values are only relayed.
-    split : torch.fx.GraphModule
-        Holds the weights that the graph returns unchanged.
-    passed : mapping of str to PassedValue
-        Formats of the sent values.
-    step : StepData
-        Shared by the positions of a rank; filled anew for every step.
-    is_last : bool
-        The graph ends here: outputs are stored in `step`, and nothing is returned.
-
-    Attributes
-    ----------
-    weights : torch.nn.Module
-        Weights that the graph returns unchanged and `stage` does not hold.
+    `stage` is the child of `split` that runs there, or a copy of it; None if values are only
+    relayed. `weights` holds those that the graph returns unchanged and `stage` does not hold. The
+    positions of a rank share `step`, which is filled anew for every step: outputs are stored there
+    at the last position, which returns nothing.
     """
 
     def __init__(

@@ -19,18 +19,9 @@ from solver import PartitionError
 class BatchSplitter:
     """Split inputs and targets into microbatches on a device.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-        At the size of one microbatch.
-    names : iterable of str
-        Graph inputs that are wanted.
-    specs : ChunkSpecs or None
-        Of a batch; None for one microbatch, which is not split.
-    training : bool
-        Gradients are computed, except those of inputs.
-    calls : CapturedCalls, optional
-        Refuses numbers and flags for which the graph was not captured.
+    `captured` is of the size of one microbatch. Of its inputs those called `names` are wanted. A
+    batch is split by `specs`, and is one microbatch without any. `calls` refuses numbers and flags
+    for which the graph was not captured. In `training`, inputs that require gradients are refused.
     """
 
     def __init__(

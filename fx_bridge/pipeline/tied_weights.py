@@ -12,14 +12,9 @@ from torch import nn
 class GradientSum:
     """Sum the gradients of shared parameters over the ranks that hold them.
 
-    Parameters
-    ----------
-    parameters : sequence of (torch.nn.Parameter, tuple of int)
-        Those of this rank, each with all ranks of `group` that hold a copy, in ascending order. All
-        ranks list the parameters in one order.
+    `parameters` are those of this rank, each with all ranks of `group` that hold a copy, in
+    ascending order. All ranks list the parameters in one order.
 
-    Notes
-    -----
     The first rank that holds a parameter adds the gradients in rank order and sends the sum to the
     others: bits are equal everywhere, so equal copies stay equal after equal optimiser steps. A
     parameter without a gradient on any rank has none afterwards. Messages between pairs of ranks

@@ -27,30 +27,18 @@ Streamed = Mapping[torch.device, Collection[int]]
 
 @dataclass(slots=True)
 class Placing:
-    """The assignment of a split's tensors to devices.
+    """The assignment of a split's tensors to devices."""
 
-    Attributes
-    ----------
-    split, stages, device_of
-        Not changed. The stages, in order, and their devices are by name.
-    placed : PlacedWeights
-        The placed tensors, shared by the splits of one model.
-    streams : collection of str
-        Stages whose weights are to be streamed.
-    owner : dict
-        First stage that reads a tensor, by the tensor's identity.
-    device_of_unread : dict
-        Device of a tensor that no stage here reads and another split writes, by its identity.
-    """
-
-    split: fx.GraphModule
-    stages: Mapping[str, fx.GraphModule]
-    device_of: Mapping[str, torch.device]
-    placed: PlacedWeights
+    split: fx.GraphModule  # not changed
+    stages: Mapping[str, fx.GraphModule]  # by name, in order
+    device_of: Mapping[str, torch.device]  # of each stage
+    placed: PlacedWeights  # the placed tensors, shared by the splits of one model
     tied_weights: TiedWeights
-    streams: Collection[str] = ()
+    streams: Collection[str] = ()  # stages whose weights are to be streamed
     owner: dict[int, str] = field(default_factory=dict)
+    """First stage that reads a tensor, by the tensor's identity."""
     device_of_unread: dict[int, torch.device] = field(default_factory=dict)
+    """Device of a tensor that no stage here reads and another split writes, by its identity."""
 
     def __post_init__(self) -> None:
         for name, stage in self.stages.items():

@@ -24,45 +24,27 @@ _MOST_ACTIONS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PipelineDetails:
-    """One step of the plan as a pipeline.
+    """One step of the plan as a pipeline."""
 
-    Attributes
-    ----------
-    devices : tuple of str
-        By rank, in the order in which data passes through them.
-    sequential : bool
-        The plan is no pipeline, since a value would be sent to an earlier stage: `spans` are those
-        of a single rank that does the work of all devices, one after another.
-    stage_of_position : tuple of int or None
-        Number of the stage at each position of the chain; None for a position that only relays
-        values, and if `sequential`.
-    schedule : {"gpipe", "1f1b"}
-        Order of forward and backward passes, as in torch.
-    shown_microbatches : int
-        Microbatches in `spans`, at most `microbatches`: enough to see the pipeline fill, work and
-        empty, fewer for hundreds of stages, and 0 if there are too many passes to show.
-    assumed : bool
-        The problem asks for no pipeline: schedule and microbatches are chosen to show one.
-    step_ns, shown_ns : int
-        Duration of the step of all microbatches, and of the shown ones.
-    idle_shares : tuple of float
-        Bubble of each rank, a share of `step_ns`.
-    spans : tuple of Span
-        In order of their start.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # by rank, in the order in which data passes through them
     sequential: bool
+    """The plan is no pipeline, since a value would be sent to an earlier stage: `spans` are those
+    of a single rank that does the work of all devices, one after another."""
     stage_of_position: tuple[int | None, ...]
-    schedule: str
+    """Number of the stage at each position of the chain; None for a position that only relays
+    values, and if `sequential`."""
+    schedule: str  # order of forward and backward passes, as in torch: "gpipe" or "1f1b"
     microbatches: int
     shown_microbatches: int
+    """Microbatches in `spans`: enough to see the pipeline fill, work and empty, fewer for hundreds
+    of stages, and 0 if there are too many passes to show."""
     assumed: bool
+    """The problem asks for no pipeline: schedule and microbatches are chosen to show one."""
     backward: bool
-    step_ns: int
-    shown_ns: int
-    idle_shares: tuple[float, ...]
-    spans: tuple[Span, ...]
+    step_ns: int  # duration of the step of all microbatches,
+    shown_ns: int  # and of the shown ones
+    idle_shares: tuple[float, ...]  # bubble of each rank, a share of `step_ns`
+    spans: tuple[Span, ...]  # in order of their start
 
 
 class QuotientArc(NamedTuple):

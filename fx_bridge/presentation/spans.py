@@ -17,26 +17,17 @@ SpanKind = Literal["compute", "send", "receive"]
 
 
 class Span(NamedTuple):
-    """A period of one activity of a rank.
-
-    Attributes
-    ----------
-    position : int
-        Of the chain: chunk * ranks + rank.
-    other : int or None
-        Position at the other end of a transfer; None for the staging memory of the host, and
-        for computation.
-    start_ns, end_ns : int
-        From the start of the step.
-    """
+    """A period of one activity of a rank."""
 
     rank: int
     kind: SpanKind
     step: Pass
-    position: int
+    position: int  # of the chain: chunk * ranks + rank
     other: int | None
+    """Position at the other end of a transfer; None for the staging memory of the host, and for
+    computation."""
     microbatch: int
-    start_ns: int
+    start_ns: int  # from the start of the step
     end_ns: int
 
 

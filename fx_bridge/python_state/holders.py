@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
@@ -20,37 +19,13 @@ _EXPORTED: Final = "__getattribute__"
 """torch.export replaces it in classes of wrappers, and leaves them with what they had inherited."""
 
 
-class Holder(Protocol):
-    """A place, with a snapshot of its contents.
-
-    Its label is as a person would write it: ``"store.calls"``; empty if changes need no report.
-    """
-
-    label: str
-
-    def changed(self) -> Iterable[str]:
-        """Return the labels of changed values."""
-
-    def put_back(self) -> None:
-        """Restore the snapshot."""
-
-
 class Entries:
     """Some or all entries of a dict: attributes of an object, globals of a module, a container.
 
-    Parameters
-    ----------
-    held : dict
-        The dict; only methods of ``dict`` itself are called, because some classes load missing
-        items.
-    label : str
-        Of the whole, or of the object with these attributes.
-    prefix : str, optional
-        Prefix of the label of an entry. Without it, any change is one of the whole.
-    names : iterable of str, optional
-        The entries covered, present or not; all by default.
-    silent : set of str
-        Entries whose changes need no report.
+    Only methods of ``dict`` itself are called on `held`, because some classes load missing items.
+    `label` is that of the whole, or of the object with these attributes. An entry is labelled after
+    `prefix`; without one, any change is one of the whole. `names` are the entries covered, present
+    or not; all by default. Changes of `silent` ones need no report.
     """
 
     def __init__(
@@ -282,25 +257,15 @@ class Values:
             self.tensor.requires_grad_(self.requires_grad)
 
 
+Holder = Entries | Members | Named | Cell | Status | Values
+"""A place with a snapshot of its contents, and a label as a person would write it, such as
+``"store.calls"``; empty if changes need no report."""
+
+
 def _differing(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> Iterator[Any]:
     for name in dict.fromkeys((*before, *now)):
         if not is_same(before.get(name, MISSING), now.get(name, MISSING)):
             yield name
-
-
-def copied_values(value: Any, label: str) -> Status:
-    """Return the state of an array or a bytearray: its elements."""
-
-    def put(before: Any) -> None:
-        value[...] = before
-
-    def fill(before: Any) -> None:
-        value[:] = before
-
-    if not hasattr(value, "tobytes") or not hasattr(value, "shape"):
-        return Status(label, lambda: copy.copy(value), fill)
-    same: Any = lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes()  # noqa: E731
-    return Status(label, value.copy, put, same)
 
 
 def same_state(one: Any, other: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import contextvars
+import copy
 import functools
 import gc
 import itertools
@@ -35,7 +36,6 @@ from fx_bridge.python_state.holders import (
     Named,
     Status,
     Values,
-    copied_values,
     same_state,
 )
 from fx_bridge.python_state.outside_values import OUTSIDE
@@ -82,32 +82,19 @@ class Slot(NamedTuple):
 
 
 class Reachable:
-    """The Python state that a model, and `others` such as its inputs, can reach, with its values.
+    """The Python state that a model, and `others` such as its inputs, can reach."""
 
-    Attributes
-    ----------
-    holders : list of Holder
-        Every place that can be restored, in the order of discovery.
-    modules : list of tuple
-        Every module with the holder of its attributes.
-    registered : dict of int to set of str
-        The names of parameters, buffers and submodules of every module, by its identity.
-    slots : list of Slot
-        Iterators and memoised functions, whose states cannot be set, and functions that read
-        clocks.
-    generators : list of Status
-        Generators of random numbers, except the global ones.
-    variables : list of tuple
-        Context variables, each with its label and its value.
-    """
-
-    def __init__(self, model: nn.Module, others: object = ()) -> None:
-        self.holders: list[Holder] = []
-        self.modules: list[tuple[nn.Module, Entries]] = []
+    def __init__(self, model: nn.Module, others: object) -> None:
+        self.holders: list[Holder] = []  # all that can be restored, in the order of discovery
+        self.modules: list[tuple[nn.Module, Entries]] = []  # each with its attributes
         self.registered: dict[int, set[str]] = {}
+        """The names of parameters, buffers and submodules of every module, by its identity."""
         self.slots: list[Slot] = []
-        self.generators: list[Status] = []
+        """Iterators and memoised functions, whose states cannot be set, and functions that read
+        clocks."""
+        self.generators: list[Status] = []  # of random numbers, except the global ones
         self.variables: list[tuple[contextvars.ContextVar[Any], str, Any]] = []
+        """Context variables, each with its label and its value."""
         # No run writes to inputs: those with values are copied first.
         tensors = (*model.parameters(), *model.buffers(), *tensor_leaves([others]))
         self._registered = {id(tensor) for tensor in tensors}
@@ -362,9 +349,13 @@ def _is_closed(kind: type) -> bool:
 def _elements(value: Any, label: str) -> Status | None:
     """Return the state of an array, whose elements have no names in Python."""
     numpy: Any = sys.modules.get("numpy")
-    is_array = numpy is not None and isinstance(value, numpy.ndarray)
-    if is_array or isinstance(value, (bytearray, array.array)):
-        return copied_values(value, label)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        put = functools.partial(value.__setitem__, ...)
+        same: Any = lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes()  # noqa: E731
+        return Status(label, value.copy, put, same)
+    if isinstance(value, (bytearray, array.array)):
+        put = functools.partial(value.__setitem__, slice(None))
+        return Status(label, lambda: copy.copy(value), put)
     return None
 
 

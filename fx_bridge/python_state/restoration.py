@@ -117,13 +117,9 @@ class PythonState:
     def during(self, *, watch: bool = True, watch_inputs: bool = False) -> Iterator[Changes]:
         """Restore the state on exit; yield its changes, complete after the block.
 
-        Parameters
-        ----------
-        watch : bool
-            Record assignments, and keep the run out of memoised functions and iterators. Not for
-            runs whose changes are not told.
-        watch_inputs : bool
-            Record changes of inputs, by hooks on the model. Not for a trace that includes hooks.
+        With `watch`, record assignments, and keep the run out of memoised functions and iterators;
+        not for runs whose changes are not told. With `watch_inputs`, record changes of inputs, by
+        hooks on the model; not for a trace that includes hooks.
         """
         changes = Changes()
         elsewhere = _Elsewhere(self._reached.generators)

@@ -60,15 +60,10 @@ def with_hand_made(
     module. Unknown names are refused, with the closest ones, and so are pins and cuts that
     contradict each other or colocation.
 
-    Parameters
-    ----------
-    pins : mapping of str to str, sequence of str, or int, optional
-        Module or operator to its device, its allowed devices, or the number of its stage (an
-        index in ``plan.stages``).
-    cut_after : sequence of str
-        Modules or operators after which a stage ends: operators up to there are on earlier stages
-        than all operators behind it. A module ends with the last operator that runs in it and, if
-        that returns a tuple, with the elements taken from it next.
+    `pins` has the device of a module or operator, its allowed devices, or the number of its stage,
+    an index in ``plan.stages``. Operators up to the end of one in `cut_after` are on earlier stages
+    than all operators behind it. A module ends with the last operator that runs in it and, if that
+    returns a tuple, with the elements taken from it next.
     """
     pins, cut_after = check_hand_made(pins, cut_after)
     if not pins and not cut_after:

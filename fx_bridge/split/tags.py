@@ -68,21 +68,9 @@ def split_by_tags(
 def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> PartitionPlan:
     """Return the plan that puts each tag's operators on a device of that name.
 
-    Parameters
-    ----------
-    tags : mapping of str to str
-        Operator (by node name) to tag. Tags of other nodes are ignored.
-
-    Returns
-    -------
-    PartitionPlan
-        In an order in which data flows forward and random numbers are drawn as before; ties go to
-        the tag whose first operator comes first.
-
-    Raises
-    ------
-    PartitionError
-        As :func:`split_by_tags`.
+    The order of devices is one in which data flows forward and random numbers are drawn as before;
+    ties go to the tag whose first operator comes first. Arguments and errors are those of
+    :func:`split_by_tags`.
     """
     check_captured(captured, "split", "plan_from_tags(capture(model, args), tags)")
     tag_of = _checked(captured, tags)

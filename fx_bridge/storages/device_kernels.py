@@ -26,12 +26,9 @@ from solver.model.checks import check_choice
 class DeviceKernels(TorchFunctionMode):
     """Runs composite operators of a replay by the kernels that a device would choose.
 
-    Parameters
-    ----------
-    device_type : {"cpu", "cuda"}, optional
-        Defaults to that of the tensors; tensors on the meta device count as on CUDA.
-    attention : tuple of str, optional
-        Fused kernels that attention may use, by priority. Defaults to those of the device.
+    The device type is by default that of the tensors; those on the meta device count as on CUDA.
+    `attention` has the fused kernels that attention may use, by priority; by default those of the
+    device.
     """
 
     def __init__(

@@ -58,14 +58,8 @@ class Fake:
     ) -> Self:
         """Return the description of a fake tensor.
 
-        Parameters
-        ----------
-        storages : dict of int to int
-            Indices of storages by address; a missing one is added.
-        given : int
-            Number of given storages; new ones have higher indices.
-        new_bytes : list of int
-            Sizes of the new storages; that of an added one is appended.
+        `storages` has the indices of storages by address; a missing one is added after the `given`
+        ones, and its size appended to `new_bytes`.
         """
         storage = fake.untyped_storage()
         if storage._cdata not in storages:

@@ -36,35 +36,16 @@ class Replay(fx.Interpreter):
     because its result depends on the data, yields new tensors of the captured sizes. In a
     differentiated run, gradients flow through it to all of its operands.
 
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-        Its placeholders must have ``meta["val"]``, and so must the nodes that cannot run. It is not
-        changed, not even by operators that write to its buffers.
-    must_run : bool
-        Raise the error of an operator that cannot run.
-    kernels : DeviceKernels, optional
-        Chooses the kernels of composite operators, for the costs of a device.
-
-    Attributes
-    ----------
-    repeats : bool
-        Reuse the result of an earlier call with the same key; False for a class that observes the
-        run of each call.
-    values : dict of torch.fx.Node to Any
-        The value of every node, after :meth:`replay`. All are kept, so that no two storages of one
-        run have the same address.
-    made_up : list of str
-        The operators that could not run.
-    notes : Any
-        Result of :meth:`take_notes` for the last node, from its own run or that of an earlier call
-        with its key.
-    kinds_found : KindsFound, optional
-        Collects the kinds of operators, if wanted.
+    The placeholders of `module` must have ``meta["val"]``, and so must the nodes that cannot run.
+    It is not changed, not even by operators that write to its buffers. With `must_run`, the error
+    of an operator that cannot run is raised. `kernels` chooses those of composite operators, for
+    the costs of a device.
     """
 
     differentiates: bool = False
     repeats: bool = True
+    """Reuse the result of an earlier call with the same key; False for a class that observes the
+    run of each call."""
 
     def __init__(
         self,
@@ -79,8 +60,12 @@ class Replay(fx.Interpreter):
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
-        self.made_up: list[str] = []
+        """The value of every node, after :meth:`replay`. All are kept, so that no two storages of
+        one run have the same address."""
+        self.made_up: list[str] = []  # the operators that could not run
         self.notes: Any = None
+        """Result of :meth:`take_notes` for the last node, from its own run or that of an earlier
+        call with its key."""
         self.kinds_found: KindsFound | None = None
         self._repeated = RepeatedCalls(self.mode)
         self._fakes: dict[int, torch.Tensor] = {}

@@ -27,17 +27,8 @@ from solver import PartitionError
 class Assignments(TorchFunctionMode):
     """Carries out, notes or refuses assignments in the trace of one call of forward.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Named in messages.
-    state, inputs : mapping of str to torch.Tensor
-        Traced parameters and buffers by name, and tensors among the inputs by path.
-
-    Attributes
-    ----------
-    notes : list of str
-        Remarks about the graph for its user.
+    `model` is named in messages. `state` has the traced parameters and buffers by name, and
+    `inputs` the tensors among the inputs by path. `notes` are remarks about the graph for its user.
     """
 
     def __init__(

@@ -24,15 +24,9 @@ from fx_bridge.storages.mutations import memory_of
 class HeldTensors(TorchFunctionMode):
     """Replaces tensors of the model held elsewhere by traced ones, in calls of torch functions.
 
-    Parameters
-    ----------
-    registered, traced : mapping of str to torch.Tensor
-        The parameters and buffers of the model, and the traced tensor of each, by name.
-
-    Attributes
-    ----------
-    untrained : list of torch.Tensor
-        Tensors outside the model that forward read and that require a gradient.
+    `registered` has the parameters and buffers of the model, and `traced` the traced tensor of
+    each, by name. Tensors outside the model that forward read and that require a gradient are
+    `untrained`.
     """
 
     def __init__(

@@ -70,27 +70,18 @@ class _Recording:
 class RepeatedFunctions(TorchFunctionMode):
     """Adds the nodes of an earlier call to the graph of a trace, for calls with the same key.
 
-    Parameters
-    ----------
-    views : bool
-        Copy calls that return views too. Models that write to such a view cannot be traced then.
-
-    Attributes
-    ----------
-    copies : int
-        Number of calls whose nodes were copied.
-    writes_views : bool
-        True after a write that may reach a copied view, which ends the trace.
-    known : KnownValues or None
-        Computes known values beside the trace, and must see every call on them.
+    Calls that return views are copied only with `views`. Models that write to such a view cannot be
+    traced then.
     """
 
     def __init__(self, *, views: bool = True) -> None:
         super().__init__()
-        self.copies = 0
+        self.copies = 0  # number of calls whose nodes were copied
         self.writes_views = False
+        """True after a write that may reach a copied view, which ends the trace."""
         self._views = views
         self.known: KnownValues | None = None
+        """Computes known values beside the trace, and must see every call on them."""
         self._recordings: dict[Hashable, _Recording | None] = {}
         self._viewed: dict[int, torch.UntypedStorage] = {}
         """Storages with copied views, which autograd does not know as views."""
