@@ -41,16 +41,8 @@ DTYPES: Final = tuple(
 def checked_kernels(kernels: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the names of fused kernels by priority, or None if `kernels` is None.
 
-    Parameters
-    ----------
-    kernels : str or sequence of str, optional
-        Of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``, ``"cpu"``, and
-        ``"math"``, which is always available; a string separates them by commas.
-
-    Raises
-    ------
-    PartitionError
-        If a name is unknown, or `kernels` is of another type.
+    A string separates them by commas; ``"math"`` is always available, and left out. PartitionError
+    if a name is unknown, or `kernels` is of another type.
 
     Examples
     --------

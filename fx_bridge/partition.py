@@ -208,78 +208,39 @@ class PartitionResult:
         return result_html(str(self), self.solved)
 
 
-@dataclass(frozen=True, slots=True)
-class ModulePlanner:
-    """Planner with the arguments of :func:`partition_module`, checked before there is a model.
-
-    Raises
-    ------
-    PartitionError
-        If the arguments are invalid for every model.
-    """
-
-    devices: Sequence[Device] | str
-    objective: str | Sequence[str] | None
-    training: Training | None
-    pipeline: Pipeline
-    placement: Placement
-    costs: Costs
-    search: Search
-    __repr__ = only_given
-
-    def __post_init__(self) -> None:
-        if self.training is not None:
-            check_group(self.training, Training, "training")
-        check_group(self.pipeline, Pipeline, "pipeline")
-        check_group(self.placement, Placement, "placement")
-        check_group(self.costs, Costs, "costs")
-        check_group(self.search, Search, "search")
-        if self.training is not None and self.costs.memory_model != "inference":
-            raise PartitionError(
-                f"memory_model of costs is {shown(self.costs.memory_model)}, but training counts "
-                "what training holds; leave one of them out"
-            )
-        devices = _checked_devices(self.devices, self.costs)
-        object.__setattr__(self, "devices", devices)
-        PartitionProblem((Operator("placeholder"),), devices, **self.settings)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of :class:`solver.PartitionProblem`."""
-        settings = self.pipeline.settings(self.objective, self.costs.interconnect)
-        if self.training is None:
-            return {**settings, "memory_model": self.costs.memory_model}
-        rule = Recompute.of(self.training.recompute).problem_rule
-        return {**settings, "memory_model": "training", "recompute": rule}
-
-    def plan(self, captured: CapturedGraph) -> PartitionResult:
-        """Plan a captured graph; see :func:`partition_module`."""
-        captured = self.costs.with_kernels(captured)
-        if self.training is not None:
-            check_sparse_gradients(captured.module, self.training.optimizer)
-        classes = {device.device_class for device in as_devices(self.devices)}
-        specs = {name: spec for name, spec in self.costs.specs.items() if name in classes}
-        graph = to_digraph(
-            captured,
-            costs=replace(self.costs, specs=specs),
-            training=self.training,
-            keep_whole=self.placement.keep_whole,
-        )
-        problem = with_hand_made(
-            problem_from_digraph(graph, self.devices, **self.settings),
-            captured,
-            pins=self.placement.pins,
-            cut_after=self.placement.cut_after,
-        )
-        limits, asked = self.search.limits, self.search
-        # `without` applies to the requested search, not to the baseline.
-        solved = solve(problem, limits, solver=asked.solver, without=asked.without)
-        baseline = solved
-        if asked.solver != "greedy":
-            baseline = solve(problem, limits, solver="greedy")
-        return PartitionResult(
-            captured, problem, baseline, solved, graph.graph["info"]["attention"]
-        )
+def _planned(
+    captured: CapturedGraph,
+    devices: tuple[Device, ...],
+    settings: Mapping[str, Any],
+    training: Training | None,
+    placement: Placement,
+    costs: Costs,
+    search: Search,
+) -> PartitionResult:
+    """Plan a captured graph by checked arguments; see :func:`partition_module`."""
+    captured = costs.with_kernels(captured)
+    if training is not None:
+        check_sparse_gradients(captured.module, training.optimizer)
+    classes = {device.device_class for device in devices}
+    specs = {name: spec for name, spec in costs.specs.items() if name in classes}
+    graph = to_digraph(
+        captured,
+        costs=replace(costs, specs=specs),
+        training=training,
+        keep_whole=placement.keep_whole,
+    )
+    problem = with_hand_made(
+        problem_from_digraph(graph, devices, **settings),
+        captured,
+        pins=placement.pins,
+        cut_after=placement.cut_after,
+    )
+    # `without` applies to the requested search, not to the baseline.
+    solved = solve(problem, search.limits, solver=search.solver, without=search.without)
+    baseline = solved
+    if search.solver != "greedy":
+        baseline = solve(problem, search.limits, solver="greedy")
+    return PartitionResult(captured, problem, baseline, solved, graph.graph["info"]["attention"])
 
 
 def partition_module(
@@ -358,8 +319,28 @@ def partition_module(
     {'linear': 'cuda:0', 'linear_1': 'cuda:1'}
     """
     # Invalid arguments are reported before the capture, which is slow.
-    planner = ModulePlanner(devices, objective, training, pipeline, placement, costs, search)
-    return planner.plan(capture(model, args, kwargs))
+    if training is not None:
+        check_group(training, Training, "training")
+    check_group(pipeline, Pipeline, "pipeline")
+    check_group(placement, Placement, "placement")
+    check_group(costs, Costs, "costs")
+    check_group(search, Search, "search")
+    if training is not None and costs.memory_model != "inference":
+        raise PartitionError(
+            f"memory_model of costs is {shown(costs.memory_model)}, but training counts what "
+            "training holds; leave one of them out"
+        )
+    checked = _checked_devices(devices, costs)
+    settings = {
+        **pipeline.settings(objective, costs.interconnect),
+        "memory_model": costs.memory_model,
+    }
+    if training is not None:
+        rule = Recompute.of(training.recompute).problem_rule
+        settings |= {"memory_model": "training", "recompute": rule}
+    PartitionProblem((Operator("placeholder"),), checked, **settings)
+    captured = capture(model, args, kwargs)
+    return _planned(captured, checked, settings, training, placement, costs, search)
 
 
 def _checked_devices(devices: Sequence[Device] | str, costs: Costs) -> tuple[Device, ...]:

@@ -25,13 +25,9 @@ _FEW: Final = 16
 def graph_lines(captured: CapturedGraph) -> dict[str, str]:
     """Return one line for every node, by its name, in the order of the graph.
 
-    Returns
-    -------
-    dict of str to str
-        Such as ``"call_function aten.relu.default(%linear) -> float32[8, 4]"``: the target of a
-        node, its arguments, and the shape and dtype of its value. Symbolic sizes are given by their
-        hints. Nodes of the body of a condition or region follow the node that reads it, as
-        ``"true_graph_0/add"``.
+    It has the target of a node, its arguments, and the shape and dtype of its value. Symbolic sizes
+    are given by their hints. Nodes of the body of a condition or region follow the node that reads
+    it, as ``"true_graph_0/add"``.
 
     Examples
     --------
@@ -62,11 +58,8 @@ def operator_lines(captured: CapturedGraph) -> dict[str, str]:
 def graph_digest(captured: CapturedGraph) -> str:
     """Return the SHA-256 of a captured graph, apart from the numbers of its weights.
 
-    Returns
-    -------
-    str
-        64 hexadecimal digits over names, targets, arguments, shapes and dtypes, node by node. Equal
-        in any process for two captures of one model with inputs of one size.
+    These are 64 hexadecimal digits over names, targets, arguments, shapes and dtypes, node by node,
+    equal in any process for two captures of one model with inputs of one size.
 
     Examples
     --------

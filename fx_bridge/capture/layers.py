@@ -30,15 +30,8 @@ _UNKNOWN: Final = ("torch.nn.modules.module.Module", "")
 
 
 def repeated_modules(captured: CapturedGraph) -> tuple[str, ...]:
-    """Return the paths of the outermost modules that a model repeats.
+    """Return the paths of the outermost modules that a model repeats, in order of registration.
 
-    Returns
-    -------
-    tuple of str
-        In the order of registration; empty for a model that repeats nothing.
-
-    Notes
-    -----
     Modules with submodules repeat in three cases:
 
     * They are members of one ``ModuleList``; a single member counts if it is called repeatedly.
@@ -68,11 +61,8 @@ def layer_calls(
 ) -> dict[str, ModuleCall | None]:
     """Return the call of a layer in which each operator runs, in execution order; None outside.
 
-    Parameters
-    ----------
-    modules : sequence of str
-        Paths or patterns of the layers; of nested ones the outermost counts. Defaults to
-        :func:`repeated_modules`.
+    `modules` are paths or patterns of the layers, by default :func:`repeated_modules`; of nested
+    ones the outermost counts.
     """
     first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
     layers = set(repeated_modules(captured))

@@ -108,7 +108,8 @@ class DeviceSpec:
                 )
         for name in ("compute_efficiency", "attention_efficiency", "bandwidth_efficiency"):
             share = getattr(self, name)
-            if share is not None and not (_is_number(share) and 0 < share <= 1):
+            is_number = isinstance(share, int | float) and not isinstance(share, bool)
+            if share is not None and not (is_number and 0 < share <= 1):
                 raise PartitionError(
                     f"{where}{name} is {shown(share)}; write a fraction of the peak rate, above 0 "
                     "and at most 1"
@@ -168,10 +169,6 @@ class DeviceSpec:
             check_natural(launch, f"device spec {self.name!r}: launch")
             host_ns = (int(launch), int(launch))
         return replace(self, launch_overhead_ns=host_ns[0], backward_overhead_ns=host_ns[1])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_specs(specs: object) -> None:

@@ -65,7 +65,7 @@ def measure_operators(
     """Measure the forward and the backward pass of every operator on this machine.
 
     Arguments and errors are those of :func:`fx_bridge.costs.latency.measured_latency_ns`.
-    `before_run` is called before every run: such as the barrier of processes that measure at the
+    `before_run` is called before every run, such as the barrier of processes that measure at the
     same time.
 
     Notes

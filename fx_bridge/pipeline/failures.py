@@ -65,11 +65,8 @@ class Failures:
     def to_raise(self, error: Exception) -> Exception:
         """Return the exception to raise for a caught `error`, and report it to the other ranks.
 
-        Returns
-        -------
-        Exception
-            A refusal without the errors that torch wraps around it; else the reason of another
-            rank, if there is one; else `error`.
+        It is a refusal without the errors that torch wraps around it; else the reason of another
+        rank, if there is one; else `error`.
         """
         refusal = refusal_in(error)
         if refusal is None:

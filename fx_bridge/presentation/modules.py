@@ -73,22 +73,13 @@ class ModuleTree:
         return cls({op.name: op.module for op in problem.operators})
 
     def words(self, operators: Iterable[str], width: int | None = None) -> str:
-        """Return the names of the modules that some operators make up, folded.
+        """Return the names of the modules that the operators of a stage make up, folded.
 
-        Parameters
-        ----------
-        operators : iterable of str
-            Of one stage or device.
-        width : int, optional
-            The most letters: details of parts are left out first, then the last modules are
-            counted instead of named.
-
-        Returns
-        -------
-        str
-            Paths in execution order, each without the prefix that it shares with the previous one.
-            Operators of a module's own ``forward`` are omitted if a part of the module is named.
-            Without known modules: operators, consecutive ones as the first and the last.
+        These are paths in execution order, each without the prefix that it shares with the previous
+        one. Operators of a module's own ``forward`` are omitted if a part of the module is named.
+        Without known modules: operators, consecutive ones as the first and the last. Beyond `width`
+        letters details of parts are left out first, then the last modules are counted instead of
+        named.
         """
         names = list(operators)
         if not names:
@@ -170,19 +161,17 @@ def _parts(module: Module, held: Mapping[str, int], nested: int) -> Iterator[_Pa
                 continue
             parts = _without_shared_words(_parts(child, held, nested - 1), child) if nested else ()
             inner = ", ".join(parts)
-        if row is not None and row.inner == inner and _follows(row, child):
-            row.last = child.name
-            continue
+        if row is not None and row.inner == inner:
+            last = row.last or row.path.rpartition(".")[2]
+            is_number = last.isdecimal() and child.name.isdecimal()
+            if is_number and int(child.name) == int(last) + 1:
+                row.last = child.name
+                continue
         if row is not None:
             yield row
         row = _Part(child.path, inner=inner)
     if row is not None:
         yield row
-
-
-def _follows(row: _Part, child: Module) -> bool:
-    last = row.last or row.path.rpartition(".")[2]
-    return last.isdecimal() and child.name.isdecimal() and int(child.name) == int(last) + 1
 
 
 def _without_shared_words(parts: Iterable[_Part], within: Module | None = None) -> list[str]:

@@ -35,26 +35,18 @@ def colocation_groups(
 ) -> list[ColocationGroup]:
     """Return the sets of operators of `captured` that must share a device.
 
-    Parameters
-    ----------
-    training : bool
-        Parameters will be updated: all readers of a parameter share a device, tied ones too,
-        for copies on two devices would diverge after one step of the optimiser.
-    keep_whole : sequence of str
-        Modules, each of which stays on one device: see :mod:`fx_bridge.split.keep_whole`.
-    tied_weights : {"colocate", "sum"}
-        In training; with ``"sum"`` readers of a parameter may be anywhere, for pipelines add up
-        the gradients of the copies (:mod:`fx_bridge.pipeline.tied_weights`). Distinct parameters
-        that share memory stay together.
+    Updates of parameters in `training` need all readers of one on one device, tied ones too, for
+    copies on two devices would diverge after one step of the optimiser. With ``tied_weights="sum"``
+    readers of a parameter may be anywhere, for pipelines add up the gradients of the copies
+    (:mod:`fx_bridge.pipeline.tied_weights`); distinct parameters that share memory stay together.
+    `keep_whole` has modules, each of which stays on one device
+    (:mod:`fx_bridge.split.keep_whole`).
 
-    Returns
-    -------
-    list of ColocationGroup
-        In the order of their first operators; they may overlap. Every plan that respects them
-        and whose stages form no cycle can be split. The last ones merge groups that would force a
-        cycle of stages, so that the graph of merged groups is acyclic. Operators with random
-        numbers are grouped only if no path leads from one to the next: with a path, every acyclic
-        plan keeps their order. Linear in the size of the graph.
+    Groups are in the order of their first operators; they may overlap. Every plan that respects
+    them and whose stages form no cycle can be split. The last ones merge groups that would force a
+    cycle of stages, so that the graph of merged groups is acyclic. Operators with random numbers
+    are grouped only if no path leads from one to the next: with a path, every acyclic plan keeps
+    their order. Linear in the size of the graph.
     """
     check_captured(captured, "group", "colocation_groups(capture(model, args))")
     check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
