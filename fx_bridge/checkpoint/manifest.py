@@ -81,37 +81,18 @@ class InputsFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The manifest of a folder of stage files.
+    """The manifest of a folder of stage files."""
 
-    Attributes
-    ----------
-    torch_version : str
-        Of the writer, for information.
-    model_name : str or None
-        As given by the user, for information.
-    plan : PartitionPlan
-        The plan of the split.
-    graph_sha256 : str
-        Of `nodes`.
-    nodes : mapping of str to str
-        The captured graph; see :func:`fx_bridge.capture.digest.graph_lines`.
-    stages : tuple of StageFile
-        Those with operators, in execution order.
-    inputs : InputsFile or None
-        None without example inputs.
-    constants, check
-        Arguments of the capture; see :func:`fx_bridge.capture.graph.capture`.
-    """
-
-    torch_version: str
-    model_name: str | None
-    plan: PartitionPlan
-    graph_sha256: Sha256
+    torch_version: str  # of the writer, for information
+    model_name: str | None  # as given by the user, for information
+    plan: PartitionPlan  # of the split
+    graph_sha256: Sha256  # of `nodes`
     nodes: Mapping[str, str]
-    stages: tuple[StageFile, ...]
-    inputs: InputsFile | None
-    constants: tuple[str, ...] = ()
-    check: bool = False
+    """The captured graph; see :func:`fx_bridge.capture.digest.graph_lines`."""
+    stages: tuple[StageFile, ...]  # those with operators, in execution order
+    inputs: InputsFile | None  # None without example inputs
+    constants: tuple[str, ...] = ()  # argument of the capture
+    check: bool = False  # argument of the capture
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, the inverse of :meth:`from_dict`."""

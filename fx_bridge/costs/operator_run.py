@@ -17,7 +17,6 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.equivalence.calls import checked_inputs
 from fx_bridge.storages.autocast import captured_precision, precision
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
@@ -36,10 +35,6 @@ class OperatorRun(fx.Interpreter):
         # Functions of autograd, kept alive so that each keeps its identity.
         self._functions: dict[Any, str] = {}
         self._hooks: list[Any] = []
-
-    def fetch_attr(self, target: str) -> Any:
-        """Return the part of the model at a path."""
-        return attribute_at(self.module, target)
 
     def before_call(self, name: str) -> None:
         """Act before the call of operator `name`."""

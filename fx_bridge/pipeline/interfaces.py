@@ -18,43 +18,24 @@ from solver.model.checks import only_given
 
 @dataclass(frozen=True, slots=True)
 class PipelinePosition:
-    """One link of the chain.
+    """One link of the chain; values are by name."""
 
-    Attributes
-    ----------
-    position : int
-        From 0 to chunks x devices - 1.
-    rank : int
-        Of the process that runs it: the index of `device` in the order of the devices.
-    chunk : int
-        Earlier passes of data through the devices; 0 without interleaving.
-    stage : str or None
-        Name of the child of the split that runs here; None if values are only relayed.
-    arguments, results : tuple of str
-        Names of the arguments and results of `stage`, in order.
-    inputs : tuple of str
-        Graph inputs that are read here, in the order of the graph; the caller gives them to every
-        rank.
-    weights : tuple of str
-        ``get_attr`` nodes of weights that the graph returns unchanged and that are read here.
-    receives : tuple of str
-        Names of the values received from the previous position, in order.
-    sends : tuple of str
-        Names of the values sent to the next position: those alive between the two. Values that are
-        not in `receives` are made here.
-    """
-
-    position: int
-    rank: int
+    position: int  # from 0 to chunks x devices - 1
+    rank: int  # of the process that runs it: the index of `device` in the order of the devices
     device: str
-    chunk: int
-    stage: str | None
-    arguments: tuple[str, ...]
-    results: tuple[str, ...]
+    chunk: int  # earlier passes of data through the devices; 0 without interleaving
+    stage: str | None  # child of the split that runs here; None if values are only relayed
+    arguments: tuple[str, ...]  # of `stage`, in order
+    results: tuple[str, ...]  # of `stage`, in order
     inputs: tuple[str, ...]
+    """Graph inputs that are read here, in the order of the graph; the caller gives them to every
+    rank."""
     weights: tuple[str, ...]
-    receives: tuple[str, ...]
+    """``get_attr`` nodes of weights that the graph returns unchanged and that are read here."""
+    receives: tuple[str, ...]  # from the previous position, in order
     sends: tuple[str, ...]
+    """To the next position: the values alive between the two. Those that are not in `receives` are
+    made here."""
     __repr__ = only_given
 
     @property
@@ -74,28 +55,15 @@ class SharedWeight:
 
 @dataclass(frozen=True)
 class StageInterfaces:
-    """The chain of positions of a split, made by :func:`stage_interfaces`.
+    """The chain of positions of a split, made by :func:`stage_interfaces`."""
 
-    Attributes
-    ----------
-    positions : tuple of PipelinePosition
-        In the order in which data flows.
-    devices : tuple of str
-        By rank.
-    values : mapping of str to StageValue
-        Values sent between positions, by name; `StageValue.source` and `StageValue.targets` are
-        positions of the chain.
-    outputs : tuple of str
-        Distinct results of the graph; all of them are at the last position.
-    shared_weights : tuple of SharedWeight
-        Weights that several ranks hold.
-    """
-
-    positions: tuple[PipelinePosition, ...]
-    devices: tuple[str, ...]
+    positions: tuple[PipelinePosition, ...]  # in the order in which data flows
+    devices: tuple[str, ...]  # by rank
     values: Mapping[str, StageValue]
-    outputs: tuple[str, ...]
-    shared_weights: tuple[SharedWeight, ...]
+    """Values sent between positions, by name; `StageValue.source` and `StageValue.targets` are
+    positions of the chain."""
+    outputs: tuple[str, ...]  # distinct results of the graph; all of them are at the last position
+    shared_weights: tuple[SharedWeight, ...]  # weights that several ranks hold
     __repr__ = only_given
 
     @property
