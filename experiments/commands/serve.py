@@ -230,7 +230,7 @@ def serve(
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model, options.weights)
     request = _request(options)
-    check_host_options(options.host, _without_host(options, form, searched))
+    check_host_options(options.host, search.solver, _without_host(options, form))
     check_words_options(options.host, options.for_, options.words, devices.devices)
     objectives = _objectives(options, out, steps=steps)
     machine = _machine(options, devices)
@@ -331,13 +331,11 @@ def _request(options: ServeOptions) -> Request:
     return Request(*own, cache_type=options.cache_type)
 
 
-def _without_host(options: ServeOptions, form: Form, searched: Searched) -> dict[str, bool]:
+def _without_host(options: ServeOptions, form: Form) -> dict[str, bool]:
     """Return the options that plans with a host do not take, and whether each is given."""
     return {
         "--out of a page": form == "page",
-        "--first-token": options.first_token is not None,
         "--memory-model inference": options.memory_model == "inference",
-        f"--solver {searched.solver}": searched.solver != "auto",
     }
 
 

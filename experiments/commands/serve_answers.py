@@ -182,10 +182,8 @@ def _json(found: Answer, engine: str | None) -> dict[str, Any]:
     if _is_of_file(found):
         answer |= gguf_json(found)
     else:
-        if _is_hosted(found):
-            answer |= {"modes": found.counts}
-        else:
-            baseline = json_number(found.baseline.objective)
+        baseline = json_number(found.baseline.objective)
+        answer |= {"modes": found.counts} if _is_hosted(found) else {}
         answer |= {} if engine is None else {"words": found.words(engine)}
     times = {
         name: json_number(getattr(metrics, name)) if _is_timed(found) else None
@@ -227,10 +225,8 @@ def _lines(found: Answer, engine: str | None) -> list[str]:
         rows, scope = gguf_rows(found), gguf_scope(found)
     else:
         words = [] if engine is None else words_lines(found.words(engine))
-        if _is_hosted(found):
-            rows = hosted_rows(found)
-        else:
-            rows, beside = _device_lines(found), _baseline_lines(found)
+        rows = hosted_rows(found) if _is_hosted(found) else _device_lines(found)
+        beside = _baseline_lines(found)
         rows.append(f"tokens that fit: {json_number(found.most_tokens) or 'not known'}")
     return [
         *rows,

@@ -11,7 +11,7 @@ from fx_bridge.presentation.tables import table_lines
 from solver import Device, Interconnect, PartitionError, SolveStatus
 from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST
 from solver.model.job import Host
-from solver.model.quantities import format_bytes
+from solver.model.quantities import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
@@ -107,15 +107,20 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
     )
 
 
-def check_host_options(host: str | None, given: Mapping[str, bool]) -> None:
-    """Refuse options that have no meaning with a host.
+def check_host_options(host: str | None, solver: str, given: Mapping[str, bool]) -> None:
+    """Refuse a solver and options that have no meaning with a host.
 
     Parameters
     ----------
     given : mapping of str to bool
         Options of plans without a host, and whether each is given.
     """
-    for option in (name for name, is_given in given.items() if is_given and host is not None):
+    from solver.offload.plan import check_solver
+
+    if host is None:
+        return
+    check_solver(solver)
+    for option in (name for name, is_given in given.items() if is_given):
         raise PartitionError(f"{option} is for plans without a host; leave it out, or --host")
 
 
@@ -193,6 +198,11 @@ def why_no_plan(found: HostedPlan | GgufPlan) -> str:
         return (
             f"the embedding, on the host, is {format_bytes(first.held_bytes)}, and beside the "
             f"buffer of what runs there the host has {format_bytes(room)}; give a larger --host"
+        )
+    if limit_ns := found.asked.first_token_limit_ns:
+        return (
+            f"no plan that fits has its first token within {format_ns(limit_ns)}; give a longer "
+            "--first-token, or the devices or the host (--host) more memory"
         )
     needed = format_bytes(sum(unit.held_bytes for unit in found.instance.units))
     context = "" if found.objective == "context" else "a shorter --context, "

@@ -8,7 +8,6 @@ counted: without streams, diffusers also copies groups back to the host.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +21,10 @@ from fx_bridge.serving.hosted import HostedPlan
 from solver import PartitionError
 from solver.model.plan import MODES, Mode, PartitionPlan
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.instance import OffloadInstance, Unit
+from solver.offload.greedy import filled
+from solver.offload.instance import OffloadInstance
 from solver.offload.rounds import Prefetch
+from solver.offload.units import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ def _of_phase(instance: OffloadInstance, at: int) -> OffloadInstance:
         counts=(1,),
         stage_hop_ns=instance.stage_hop_ns[at : at + 1],
         host_hop_ns=instance.host_hop_ns[at : at + 1],
+        first_token_limit_ns=None,
     )
 
 
@@ -159,52 +161,11 @@ def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> Of
 # -- units resident as long as they fit --------------------------------------------------------
 
 
-def _filled(
-    instance: OffloadInstance,
-    other: Mode,
-    *,
-    from_end: bool = False,
-    passed: frozenset[str] = frozenset(),
-) -> PartitionPlan:
-    """Make units resident in order, device by device, until a unit fits nowhere.
-
-    The other units have mode `other` on the last device tried, which reserves memory for the
-    caches of streamed units and for the largest load. Units in `passed` always have mode `other`.
-    """
-    units, count = instance.units, len(instance.units)
-    order, names = list(range(count)), list(range(len(instance.devices)))
-    if from_end:
-        order.reverse()
-        names.reverse()
-    streams = other == "streamed"
-    devices, modes = [names[-1]] * count, [other] * count
-    waiting = sum(unit.cache_bytes for unit in units) if streams else 0
-    largest = max(unit.loaded_bytes for unit in units) if streams else 0
-    turn = held = 0
-    for index in order:
-        unit = units[index]
-        if unit.name in passed:
-            devices[index] = names[turn]
-            continue
-        waiting -= unit.cache_bytes if streams else 0
-        while turn < len(names):
-            reserved = largest + waiting if turn == len(names) - 1 else 0
-            memory = instance.devices[names[turn]].memory_bytes
-            if held + unit.held_bytes + reserved <= (math.inf if memory is None else memory):
-                held += unit.held_bytes
-                devices[index], modes[index] = names[turn], "resident"
-                break
-            turn, held = turn + 1, 0
-        if turn == len(names):
-            break
-    return instance.plan(tuple(devices), tuple(modes))
-
-
 def _accelerate_auto(chain: OffloadChain) -> RulePlan:
     # Accelerate runs streamed modules on its main device, the first; here that comes last, to
     # keep stages in order.
     turned = chain.instance.on(range(len(chain.instance.devices))[::-1])
-    return RulePlan(turned, _filled(turned, "streamed"), "none")
+    return RulePlan(turned, turned.plan(*filled(turned, "streamed")), "none")
 
 
 def _by_llama_cpp(
@@ -213,8 +174,8 @@ def _by_llama_cpp(
     """Keep the first layers on the host; for many tokens they are streamed when due."""
     is_copied = op_offload and chain.tokens >= OP_OFFLOAD_TOKENS
     other: Mode = "streamed" if is_copied else "host"
-    plan = _filled(chain.instance, other, from_end=True, passed=passed)
-    return RulePlan(chain.instance, plan, "none")
+    state = filled(chain.instance, other, from_end=True, passed=passed)
+    return RulePlan(chain.instance, chain.instance.plan(*state), "none")
 
 
 def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:

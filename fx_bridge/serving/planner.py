@@ -171,6 +171,11 @@ class ServingPlanner:
         if self._engine is None:
             solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
         else:
+            if search.solver not in ("auto", "cp-sat") or search.without:
+                raise PartitionError(
+                    f"plans that {self._engine} can run are of one model of CP-SAT; leave solver "
+                    "and without out, or the engine"
+                )
             model = HostWordsModel.of(
                 graphs.graphs, OffloadInstance.of(job), job.batch, self._engine
             )

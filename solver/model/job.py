@@ -353,11 +353,5 @@ class Job:
                 "first_token_limit_ns is for the objective 'token', not "
                 f"{self.objective!r}; leave it out"
             )
-        if self.host is None:
-            return
-        if not isinstance(self.host, Host):
+        if self.host is not None and not isinstance(self.host, Host):
             raise PartitionError(f"host is {shown(self.host)}; write Host(...)")
-        if self.first_token_limit_ns is not None:
-            raise PartitionError(
-                "first_token_limit_ns is for plans without a host; leave it out, or host"
-            )

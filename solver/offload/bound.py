@@ -22,6 +22,7 @@ The room of a buffer depends on the resident units. Its range is cut into bracke
 rest of the link counts as if the buffer had the most of the bracket.
 
 Phases share counts and memory; work and link are rows of each, and the sum of their rounds counts.
+Where the time of a prompt has a limit, so has the sum of the rounds of a prompt.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
 from solver.model.plan import MODES, Mode
-from solver.offload.instance import OffloadInstance, Unit
+from solver.offload.instance import OffloadInstance
+from solver.offload.units import Unit
 from solver.offload.windows import best_window
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def classes_of(instance: OffloadInstance) -> tuple[UnitClass, ...]:
     """Return the classes of alike units, in the order of their first members."""
     found: dict[Any, list[int]] = {}
     for index, unit in enumerate(instance.units):
-        times = tuple((unit.run_ns[phase], unit.host_ns[phase]) for phase, _ in instance.rounds)
+        timed = (*instance.rounds, *instance.limited_rounds)
+        times = tuple((unit.run_ns[phase], unit.host_ns[phase]) for phase, _ in timed)
         sizes = unit.weight_bytes, unit.padding_bytes, unit.cache_bytes
         key = (sizes, unit.modes, unit.devices, times)
         found.setdefault(key, []).append(index)
@@ -120,9 +123,13 @@ class CountModel:
         self._rooms = [self._add_memory(device) for device in self._every]
         self._add_host_memory()
         if is_timed:
-            self._model.minimize(
-                sum(count * self._add_times(phase) for phase, count in instance.rounds)
-            )
+            rounds, prompt = instance.rounds, instance.limited_rounds
+            timed = sorted({phase for phase, _ in (*rounds, *prompt)})
+            times = {phase: self._add_times(phase) for phase in timed}
+            self._model.minimize(sum(count * times[phase] for phase, count in rounds))
+            if instance.first_token_limit_ns is not None:
+                first_ns = sum(count * times[phase] for phase, count in prompt)
+                self._model.add(first_ns <= instance.first_token_limit_ns)
 
     def solve(self, clock: Clock, seed: int) -> CountAnswer:
         """Minimise the time of all rounds until the clock is over."""

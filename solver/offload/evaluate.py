@@ -14,7 +14,7 @@ from itertools import pairwise
 from solver.model.checks import check_choice, only_given
 from solver.model.job import ServingObjective, grown_bytes
 from solver.model.plan import Mode, PartitionPlan
-from solver.model.quantities import exact_bytes
+from solver.model.quantities import exact_bytes, format_ns
 from solver.offload.instance import OffloadInstance
 from solver.offload.rounds import PREFETCHES, Prefetch, StreamedStep, round_ns
 
@@ -35,7 +35,7 @@ class OffloadEvaluation:
         Tokens of all sequences that fit the plan, infinite if any number does; None if the plan
         does not fit.
     times_ns : mapping of str to Fraction
-        Time of a forward of each phase in its steady state; empty if the plan does not fit.
+        Time of a forward of each phase in its steady state; empty if the plan does not fit memory.
     violations : tuple of str
         One sentence for each broken constraint; empty for a feasible plan.
     held_bytes : mapping of str to int
@@ -109,6 +109,8 @@ def evaluate_offload(
     if not violations:
         for at, phase in enumerate(instance.phases):
             times[phase] = timeline_ns(instance, at, devices, modes, rooms, prefetch=prefetch)
+        violations = _prompt_violations(instance, times)
+    if not violations:
         longest = longest_context(instance, devices, modes, prefetch)
         most = math.inf if longest is None else instance.batch * longest
         value = (instance.value_of(_counted_ns(instance, times)),)
@@ -126,6 +128,14 @@ def evaluate_offload(
         host_bytes,
         instance,
     )
+
+
+def _prompt_violations(instance: OffloadInstance, times_ns: Mapping[str, Fraction]) -> list[str]:
+    limit_ns, times = instance.first_token_limit_ns, [*times_ns.values()]
+    first_ns = sum((count * times[at] for at, count in instance.limited_rounds), Fraction())
+    if limit_ns is None or first_ns <= limit_ns:
+        return []
+    return [f"the first token takes {format_ns(round(first_ns))}, more than {format_ns(limit_ns)}"]
 
 
 def _counted_ns(instance: OffloadInstance, times_ns: Mapping[str, Fraction]) -> Fraction:
@@ -288,11 +298,20 @@ def value_ns(
     modes: Sequence[Mode],
     rooms: Sequence[int | None],
     *,
+    rounds: Sequence[tuple[int, int]] | None = None,
     enough_ns: Fraction | None = None,
 ) -> Fraction:
-    """Return the objective of a plan that fits; from `enough_ns` on it need not be exact."""
+    """Return the time of some forwards of a plan that fits.
+
+    Parameters
+    ----------
+    rounds : sequence of (int, int), optional
+        Phases, by position, and their counts; by default those that the objective counts.
+    enough_ns : Fraction, optional
+        From this value on, the time need not be exact.
+    """
     value = Fraction(0)
-    for phase, count in instance.rounds:
+    for phase, count in instance.rounds if rounds is None else rounds:
         if enough_ns is not None and value >= enough_ns:
             break
         enough = None if enough_ns is None else (enough_ns - value) / count

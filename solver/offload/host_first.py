@@ -129,7 +129,11 @@ class _HostFirstModel:
         self._is_timed = is_timed
         self._below_ns = below_ns if is_timed else None
         if is_timed:
-            self._model.minimize(sum(self._times()))
+            self._crossed = [self._crossings(at) for at in range(len(groups) - 1)]
+            self._model.minimize(sum(self._times(instance.rounds)))
+            if instance.first_token_limit_ns is not None:
+                prompt = sum(self._times(instance.limited_rounds))
+                self._model.add(prompt <= instance.first_token_limit_ns)
             if below_ns is not None:
                 # Twice as fast as a row of its own.
                 most_ns = below_ns - 1
@@ -148,7 +152,7 @@ class _HostFirstModel:
         if status == cp_model.INFEASIBLE:
             return Found(self._below_ns)
         assert status != cp_model.MODEL_INVALID, self._model.validate()
-        bound_ns = max(round(solver.best_objective_bound), self._least_ns() * self._is_timed)
+        bound_ns = max(round(solver.best_objective_bound), self._instance.least_ns * self._is_timed)
         if self._below_ns is not None:
             bound_ns = min(bound_ns, self._below_ns)
         if status == cp_model.UNKNOWN:
@@ -157,11 +161,6 @@ class _HostFirstModel:
         if self._is_timed:
             self._check(found, round(solver.objective_value), status == cp_model.OPTIMAL)
         return found
-
-    def _least_ns(self) -> int:
-        """Return the least time of all forwards: every unit where it is fastest, and no hop."""
-        units, rounds = self._instance.units, self._instance.rounds
-        return sum(n * unit.least_ns(phase) for phase, n in rounds for unit in units)
 
     def _check(self, found: Found, said_ns: int, is_optimal: bool) -> None:
         """Compare the time of the rows with that of the evaluator."""
@@ -259,12 +258,11 @@ class _HostFirstModel:
                 leaves = 2 - self._on[at][device] - self._on[at + 1][device]
                 self._model.add(self._own[earlier][device] <= self._own[at][device] + leaves)
 
-    def _times(self) -> list[Any]:
-        """Return the parts of the objective."""
-        crossings = [self._crossings(at) for at in range(len(self._groups) - 1)]
+    def _times(self, rounds: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return the parts of the time of some forwards."""
         found: list[Any] = []
         apart = [self._apart(at) for at in range(len(self._groups))]
-        for phase, count in self._instance.rounds:
+        for phase, count in rounds:
             found += [count * part for part in self._runs(phase)]
             hop_ns = count * self._instance.host_hop_ns[phase]
             found.append(hop_ns * (self._first[0] - self._first[-1]))
@@ -272,7 +270,7 @@ class _HostFirstModel:
             hops = self._instance.stage_hop_ns[phase]
             found += [
                 count * hops[one][other] * crosses
-                for behind in crossings
+                for behind in self._crossed
                 for (one, other), crosses in behind.items()
             ]
         return found

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from solver.evaluation.result import StepRecord
+from solver.evaluation.result import SolveStatus, StepRecord
 from solver.model.clock import Clock
+from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.offload.bound import CountModel, classes_of
 from solver.offload.contexts import Found, OffloadResult, solve_offload
 from solver.offload.evaluate import fits, memory_of, rooms_of, value_ns
+from solver.offload.greedy import greedy_plans
 from solver.offload.instance import OffloadInstance
 from solver.offload.layout import State, layouts
 
-STEPS: Final = ("mode counts", "mode moves")
+STEPS: Final = ("mode fill", "mode counts", "mode moves")
 """Steps of the search, by their names in ``without`` and in logs."""
+SCHEDULES: Final = {"auto": STEPS[1:], "cp-sat": STEPS[1:2], "greedy": STEPS[:1]}
+"""Steps of each solver that plans with a host."""
+_LATE: Final = 1000
+"""Counted for each nanosecond beyond the limit of a prompt, in a search for plans within it."""
 _BUFFERS: Final = (2, 3)
 """How many times streamed units fit into the buffer in the plans that are tried."""
 _SHARE_OF_BOUND: Final = 0.4
@@ -40,6 +46,7 @@ def plan_offload(
     instance: OffloadInstance,
     limits: SolveLimits | None = None,
     *,
+    solver: str = "auto",
     without: Collection[str] = (),
 ) -> OffloadResult:
     """Search the device and mode of every unit, the same in all phases.
@@ -54,18 +61,57 @@ def plan_offload(
     ----------
     limits : SolveLimits, optional
         Time and seed; 60 s if not said. One thread searches.
+    solver : str
+        One of ``SCHEDULES``.
     without : collection of str
         Names of ``STEPS`` that are left out. Without counts nothing is proven but memory.
+
+    Raises
+    ------
+    PartitionError
+        If the solver has no steps for a host.
     """
+    check_solver(solver)
     limits = limits or SolveLimits()
     clock, log = Clock.of(limits), list[StepRecord]()
-    search = partial(_least_time, limits.seed, without, log)
-    return replace(solve_offload(instance, clock, search), log=tuple(log))
+    steps = [step for step in SCHEDULES[solver] if step not in without]
+    search = partial(_filled if solver == "greedy" else _least_time, limits.seed, steps, log)
+    found = replace(solve_offload(instance, clock, search), solver=solver, log=tuple(log))
+    if solver != "greedy":
+        return found
+    status = SolveStatus.UNKNOWN if found.plan is None else SolveStatus.FEASIBLE
+    return replace(found, status=status, objective_bounds=None)
+
+
+def check_solver(name: str) -> None:
+    """Raise PartitionError unless a solver has steps for a host."""
+    if name not in SCHEDULES:
+        raise PartitionError(
+            f"solver {name!r} has no steps for a host; write one of {', '.join(SCHEDULES)}, or "
+            "leave the host out"
+        )
+
+
+def _filled(
+    seed: int,
+    steps: Collection[str],
+    log: list[StepRecord],
+    instance: OffloadInstance,
+    clock: Clock,
+    *,
+    is_timed: bool,
+) -> Found:
+    """Return the best plan that fills devices in order, without a proof."""
+    search = _Search(instance, 0, clock, random.Random(seed))
+    start_s = clock.spent_s
+    search.is_done([*greedy_plans(instance)] if steps else [])
+    log.append(search.record("mode fill", start_s, None, 0))
+    return Found(0, search.found)
 
 
 def _least_time(
     seed: int,
-    without: Collection[str],
+    steps: Collection[str],
     log: list[StepRecord],
     instance: OffloadInstance,
     clock: Clock,
@@ -73,31 +119,34 @@ def _least_time(
     is_timed: bool,
 ) -> Found:
     limit_s, start_s = clock.left_s, clock.spent_s
-    classes = classes_of(instance)
-    counts = is_timed and "mode counts" not in without
+    counts = is_timed and "mode counts" in steps
     model = CountModel(instance, is_timed=counts)
     share = _SHARE_OF_BOUND if is_timed else 1.0
     answer = model.solve(clock.slice(share * limit_s), seed)
-    starts = list(layouts(classes, answer))
+    starts = list(layouts(classes_of(instance), answer))
     if answer.bound_ns is None or not is_timed:
         return Found(answer.bound_ns, starts[0] if starts else None)
     search = _Search(instance, answer.bound_ns, clock, random.Random(seed))
     is_done = search.is_done(starts)
-    for buffers in _BUFFERS if counts else ():
+    others = [(instance, buffers) for buffers in _BUFFERS]
+    if instance.first_token_limit_ns is not None:
+        prompt = replace(instance, counts=instance.prompt_runs, first_token_limit_ns=None)
+        others.append((prompt, 1))
+    for asked, buffers in others if counts else ():
         if is_done:
             break
-        model = CountModel(instance, buffers=buffers)
-        more = layouts(classes, model.solve(clock.slice(_SHARE_OF_START * limit_s), seed))
+        model = CountModel(asked, buffers=buffers)
+        more = layouts(classes_of(asked), model.solve(clock.slice(_SHARE_OF_START * limit_s), seed))
         starts += more
         is_done = search.is_done(starts)
     found_ns = search.value_ns
     if counts:
         log.append(search.record("mode counts", start_s, None, 0))
-    if "mode moves" not in without and not is_done:
+    if "mode moves" in steps and not is_done:
         start_s = clock.spent_s
         search.run(starts)
         log.append(search.record("mode moves", start_s, found_ns, answer.bound_ns))
-    return Found(answer.bound_ns, search.best)
+    return Found(answer.bound_ns, search.found)
 
 
 class _Search:
@@ -110,9 +159,23 @@ class _Search:
         self._bound_ns = bound_ns
         self._clock = clock
         self._draw = draw
+        self._most_ns = sum(n * instance.most_ns(phase) for phase, n in instance.rounds)
         self._alike = {m: kind.members for kind in classes_of(instance) for m in kind.members}
         self.best: State | None = None
         self.value_ns: Fraction | None = None
+
+    @property
+    def found(self) -> State | None:
+        """The best plan, unless its prompt is too late."""
+        best = self.best
+        return None if best is None or self._late_ns(best, self._rooms(best) or ()) else best
+
+    def _late_ns(self, state: State, rooms: Sequence[int | None]) -> Fraction:
+        """Return the time of a prompt beyond its limit."""
+        limit_ns, prompt = self._instance.first_token_limit_ns, self._instance.limited_rounds
+        if limit_ns is None:
+            return Fraction()
+        return max(value_ns(self._instance, *state, rooms, rounds=prompt) - limit_ns, Fraction())
 
     def record(
         self, step: str, start_s: float, before: Fraction | None, bound_before: int
@@ -154,12 +217,15 @@ class _Search:
     def _judge(self, state: State, enough_ns: Fraction | None = None) -> Fraction | None:
         """Return the value of a plan, None if it does not fit, and remember the best.
 
-        From `enough_ns` on, which must be worse than the best, the value need not be exact.
+        A late prompt counts for more than any token. From `enough_ns` on, which must be worse than
+        the best, the value need not be exact.
         """
         rooms = self._rooms(state)
         if rooms is None:
             return None
         value = value_ns(self._instance, *state, rooms, enough_ns=enough_ns)
+        if late_ns := self._late_ns(state, rooms):
+            value += self._most_ns + _LATE * late_ns
         if self.value_ns is None or value < self.value_ns:
             self.best, self.value_ns = state, value
         return value

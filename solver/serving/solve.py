@@ -11,7 +11,6 @@ from typing import Final
 from solver.dp.sweep import GaveUp
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.clock import Clock
-from solver.model.errors import PartitionError
 from solver.model.job import Job
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
@@ -55,7 +54,7 @@ def solve_job(
     Raises
     ------
     PartitionError
-        If the job has a host and a solver is named, or
+        If the job has a host and the solver has no steps for one, or
         :meth:`solver.offload.instance.OffloadInstance.of` does not support the job.
 
     Notes
@@ -72,11 +71,7 @@ def solve_job(
     :func:`solver.offload.plan.plan_offload` searches, for all objectives.
     """
     if job.host is not None:
-        if solver != "auto":
-            raise PartitionError(
-                f"solver {solver!r} plans without a host; leave solver out, or the host"
-            )
-        return plan_offload(OffloadInstance.of(job), limits, without=without)
+        return plan_offload(OffloadInstance.of(job), limits, solver=solver, without=without)
     search = ServingSearch(job, limits or SolveLimits(), solver, without)
     if job.objective == "context":
         return search.fastest_of_context(search.context())

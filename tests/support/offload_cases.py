@@ -8,7 +8,8 @@ from typing import Any
 
 from solver import Device, Link
 from solver.model.plan import MODES
-from solver.offload.instance import OffloadInstance, Unit
+from solver.offload.instance import OffloadInstance
+from solver.offload.units import Unit
 
 Case = dict[str, Any]
 Growth = tuple[int, int | None]

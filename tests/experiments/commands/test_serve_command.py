@@ -207,7 +207,10 @@ def test_a_host_streams_and_computes(capsys, answer):
     assert sum(counts.values()) == 6 and counts["resident"] < 6
     assert set(found) == TOLD_OF_A_PLAN | {"modes"}
     assert {*found["mode_of"]} < {*found["assignment"]}
-    assert found["tokens"] >= 3 * 16 and found["baseline"] is None
+    assert found["tokens"] >= 3 * 16 and found["value"] <= found["baseline"]
+    greedy = answer([*words, "--solver", "greedy"])
+    assert (greedy["value"], greedy["status"]) == (found["baseline"], "feasible")
+    assert [step["step"] for step in greedy["log"]] == ["mode fill"]
     assert main([*words, "--steps"]) == 0
     told = capsys.readouterr().out
     assert f"tokens that fit: {found['tokens']}\n" in told and "each token after it: " in told
@@ -216,6 +219,17 @@ def test_a_host_streams_and_computes(capsys, answer):
     assert "mode moves" not in {step["step"] for step in left["log"]}
     left = answer([*words, "--without", "mode counts"])
     assert {step["step"] for step in left["log"]} <= {"mode moves"}
+
+
+def test_the_first_token_has_a_limit_with_a_host(capsys, answer):
+    words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "100KB", *REQUEST]
+    words += ["--objective", "token", "--time-limit", "2"]
+    free = answer(words)
+    limit_ns = int(free["first_token_ns"])
+    kept = answer([*words, "--first-token", f"{limit_ns}ns"])
+    assert kept["first_token_ns"] <= limit_ns and kept["value"] >= free["bound"]
+    assert main([*words, "--first-token", "1ns"]) == EXIT_NO_PLAN
+    assert "has its first token within 1 ns; give a longer --first" in capsys.readouterr().out
 
 
 def test_all_objectives_have_plans_with_a_host(capsys, answer):
@@ -256,7 +270,7 @@ def test_a_host_serves_requests_and_rules_stand_beside(capsys, answer):
     proofs = ("request: bound ", "request: proven optimal")
     assert any(line.startswith(proofs) for line in told[:start])
     assert told[start - 1].endswith("Xeon 8480+")
-    assert "greedy: " not in "".join(told)
+    assert f"greedy: {format_ns(round(found['baseline']))}" in told
     assert told[start + 1].split()[:2] == ["rule", "resident"]
     for row, rule in zip(told[start + 3 :], found["rules"], strict=False):
         assert row.startswith(rule["rule"])
@@ -359,15 +373,11 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answ
         ([*SERVE, "--host", "64"], "memory '64' has no unit; write one memory, such as 64GB@cpu"),
         ([*SERVE, "--host", "abc"], "'abc' is not a memory; write one memory, such as 64GB@cpu"),
         ([*SERVE, "--for", "llama.cpp"], "embedding on the host, and there is none; add such as -"),
-        ([*TOKEN, "--first-token", "5ms", "--host", "1GB"], "--first-token is for plans without a"),
         ([*HOST, "--memory-model", "inference"], "--memory-model inference is for plans without a"),
         ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
         ([*SERVE, "--out", "plan.pdf"], "plan.pdf ends in '.pdf'; write .json"),
         ([*HOST, "--out", "plan.html"], "--out of a page is for plans without a host; leave it o"),
-        (
-            [*HOST, "--solver", "greedy"],
-            "--solver greedy is for plans without a host; leave it out",
-        ),
+        ([*HOST, "--solver", "chain"], "solver 'chain' has no steps for a host; write one of au"),
         ([*SERVE, "--objective", "all", "--steps"], "--steps is for one plan, and --objective all"),
         ([*SERVE, "--objective", "all", "--rules"], "--rules is for one plan, and --objective all"),
         ([*SERVE, "--without", "nothing"], "--without: "),

@@ -13,8 +13,9 @@ from experiments.planners.offload_rules import (
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from solver import Device, Link, SolveLimits
 from solver.model.plan import MODES
-from solver.offload.instance import OffloadInstance, Unit
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import plan_offload
+from solver.offload.units import Unit
 
 LAYERS = 6
 BLOCKS = [None, *(f"layer {at // 2}" for at in range(2 * LAYERS)), None]

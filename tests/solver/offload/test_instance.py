@@ -16,7 +16,8 @@ from solver import (
 from solver.model.devices import STAGING_HOST
 from solver.model.job import Host, Job
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.instance import OffloadInstance, Unit
+from solver.offload.instance import OffloadInstance
+from solver.offload.units import Unit
 from solver.serving.solve import solve_job
 
 SLOW, FAST = Link(10**8), Link(10**10)
@@ -112,8 +113,8 @@ def test_a_job_with_a_host_is_solved_like_any_other():
     # Everything fits: a prompt of 11 ns and three tokens of 9 ns.
     assert found.objective == 11 + 3 * 9
     assert found.evaluation.times_ns == {"prompt": 11, "token": 9}
-    with pytest.raises(PartitionError, match="solver 'greedy' plans without a host; leave"):
-        solve_job(job(), solver="greedy")
+    with pytest.raises(PartitionError, match="solver 'chain' has no steps for a host; write one"):
+        solve_job(job(), solver="chain")
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """Plans, bounds and timelines against brute force over all modes and cuts."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from solver import Device, Link, PartitionError, SolveLimits, SolveStatus, check_without
 from solver.model.plan import MODES, PartitionPlan
+from solver.model.quantities import format_ns
 from solver.offload import bound
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.instance import OffloadInstance, Unit
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import STEPS, plan_offload
+from solver.offload.units import Unit
 from tests.support import offload_oracle
 from tests.support.offload_cases import instance_of, random_case
 from tests.support.problem_counts import counts
@@ -212,7 +215,7 @@ def test_nothing_fits():
 def test_steps_are_told_and_left_out():
     case = random_case(random.Random(3), 12, 1)
     every = plan_offload(instance_of(case), LIMITS)
-    assert [step.step for step in every.log] == [*STEPS][: len(every.log)]
+    assert [step.step for step in every.log] == [*STEPS][1 : 1 + len(every.log)]
     assert every.log[-1].incumbent_after == round(every.objective)
     assert every.log[-1].bound_after == every.objective_bound
     no_moves = plan_offload(instance_of(case), LIMITS, without=("mode moves",))
@@ -221,6 +224,48 @@ def test_steps_are_told_and_left_out():
     no_counts = plan_offload(instance_of(case), LIMITS, without=("mode counts",))
     assert no_counts.objective_bound == 0 and no_counts.status is SolveStatus.FEASIBLE
     assert check_without(STEPS) is None
+    counted = plan_offload(instance_of(case), LIMITS, solver="cp-sat")
+    assert (counted.objective, counted.solver) == (no_moves.objective, "cp-sat")
+    greedy = plan_offload(instance_of(case), LIMITS, solver="greedy")
+    assert [step.step for step in greedy.log] == ["mode fill"]
+    assert greedy.objective_bound is None and greedy.objective >= every.objective
+    with pytest.raises(PartitionError, match="'ideal-dp' has no steps for a host; write one of"):
+        plan_offload(instance_of(case), LIMITS, solver="ideal-dp")
+
+
+@counts(60, 600)
+def test_the_first_token_is_within_its_limit(count):
+    draw = random.Random(3)
+    seen = Counter()
+    for case in cases(count, 11):
+        other = {**case, "units": [with_other_times(draw, unit) for unit in case["units"]]}
+        times = [
+            (offload_oracle.value_of(case, *plan), offload_oracle.value_of(other, *plan))
+            for plan in offload_oracle.plans(case)
+        ]
+        firsts = [first for first, _ in times] or [0]
+        limit = int(min(firsts) + draw.choice((-1, 0, 0.1, 0.5)) * (max(firsts) - min(firsts) + 1))
+        if limit < 1:
+            continue
+        asked = {"prompt_runs": (1, 0), "first_token_limit_ns": limit}
+        found = plan_offload(instance_of(case, other, counts=[0, 1], **asked), LIMITS)
+        soon = [token for first, token in times if first <= limit]
+        if not soon:
+            assert found.plan is None
+            seen[found.status] += 1
+            continue
+        assert found.evaluation.feasible and found.objective_bound <= min(soon) <= found.objective
+        seen["best" if found.objective == min(soon) else "worse"] += 1
+        late = evaluate_offload(
+            replace(found.evaluation.instance, first_token_limit_ns=1), found.plan
+        )
+        if found.evaluation.times_ns["phase 0"] > 1:
+            assert late.violations == (f"the first token takes {_ns(found)}, more than 1 ns",)
+    assert seen["best"] > 9 * seen["worse"] and seen[SolveStatus.INFEASIBLE]
+
+
+def _ns(found):
+    return format_ns(round(found.evaluation.times_ns["phase 0"]))
 
 
 def test_a_deterministic_search_repeats_itself():
