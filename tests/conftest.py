@@ -84,3 +84,21 @@ def two_towers():
 def decoder():
     """What draws layers that read wide values by operators of their own, from a seed."""
     return graphs.decoder
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """The folder of a plan, and of a problem of the five-layer model."""
+    from experiments.cli import main
+
+    path = tmp_path_factory.mktemp("all")
+    for command, name in (("plan", "plan.json"), ("export", "problem.json")):
+        assert main([command, "mlp", "--devices", "2x400KiB", "--out", str(path / name)]) == 0
+    return path
+
+
+@pytest.fixture
+def inside(planned, monkeypatch):
+    """The current folder, which has a plan and a problem."""
+    monkeypatch.chdir(planned)
+    return planned

@@ -68,22 +68,6 @@ def test_the_page_has_the_exit_codes():
     assert told == dict(EXIT_CODES)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A plan, a problem without a plan and a problem, of the five-layer model."""
-    path = tmp_path_factory.mktemp("all")
-    devices = ["--devices", "2x400KiB"]
-    assert main(["plan", "mlp", *devices, "--out", str(path / "plan.json")]) == 0
-    assert main(["export", "mlp", *devices, "--out", str(path / "problem.json")]) == 0
-    return path
-
-
-@pytest.fixture
-def inside(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    return folder
-
-
 NOT_OF_MAPS = {"programs", "arguments", "settings", "devices"}
 
 

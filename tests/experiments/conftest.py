@@ -15,7 +15,7 @@ def answer(capsys):
 
     def ask(words, code=0):
         capsys.readouterr()
-        assert main([*words, "--json"]) == code, words
+        assert main([*map(str, words), "--json"]) == code, words
         return json.loads(capsys.readouterr().out)
 
     return ask
@@ -27,7 +27,7 @@ def refuses(capsys):
 
     def check(words, message):
         capsys.readouterr()
-        assert main(words) == EXIT_BAD_INPUT, words
+        assert main([*map(str, words)]) == EXIT_BAD_INPUT, words
         lines = capsys.readouterr().err.splitlines()
         assert message in lines[-1], lines
         assert [line.startswith("error: ") for line in lines] == [False] * (len(lines) - 1) + [True]

@@ -15,7 +15,7 @@ from experiments.cli import main
 from experiments.commands.app import app
 from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.workloads import reader as workloads
-from solver import SOLVERS, load_plan, load_problem
+from solver import SOLVERS, load_plan
 
 COMMANDS = [str(command.name) for command in app.registered_commands]
 LIGHT = {
@@ -97,15 +97,6 @@ def test_saved_problems_load_no_torch(saved, tmp_path):
     loads_none(["torch", "transformers"], [(0, line) for line in lines])
 
 
-def test_python_dash_m_is_the_command(tmp_path):
-    words = [sys.executable, "-m", "fxpartition", "plan", "gtp2", "--devices", "4x24GiB"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: model 'gtp2' is unknown; did you mean gpt2?")
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_cuts_and_pins_of_modules_and_operators(saved, answer):
     words = ["--cut-after", "2", "--pin", "0=cuda:1,cuda:2", "--pin", "8=2"]
     found = answer(["plan", "mlp", "--devices", "3x1GiB", *words])
@@ -118,28 +109,6 @@ def test_cuts_and_pins_of_modules_and_operators(saved, answer):
     # A saved problem has operators, and may need the chunks for its cuts.
     cuts = [word for name in ("linear", "linear_1", "linear_2") for word in ("--cut-after", name)]
     assert answer(["plan", str(saved), *cuts, "--chunks", "2"])["status"] == "optimal"
-
-
-def test_plan_shows_greedy_beside_optimal_and_saves(tmp_path, capsys):
-    out = tmp_path / "plan.json"
-    assert main(["plan", "mlp", "--devices", "300KiB,350KiB,3MB", "--out", str(out)]) == 0
-    text = capsys.readouterr().out
-    assert "greedy" in text
-    assert "ideal-dp: bottleneck" in text and "optimal in" in text
-    assert "gap 0 %" in text
-    plan = load_plan(out)
-    assert len(plan.assignment) == 9
-
-
-def test_solve_prints_json_and_writes_the_plan(saved, tmp_path, answer):
-    out = tmp_path / "plan.json"
-    found = answer(["solve", str(saved), "--out", str(out)])
-    wanted = {"status", "objective", "objective_bound", "gap", "wall_time_s", "solver"}
-    assert wanted | {"assignment", "devices"} <= set(found)
-    problem = load_problem(saved)
-    assert set(found["assignment"]) == {op.name for op in problem.operators}
-    assert [device["name"] for device in found["devices"]] == ["cuda:0", "cuda:1", "cuda:2"]
-    assert dict(load_plan(out).assignment) == found["assignment"]
 
 
 def test_a_plan_file_says_by_which_regions_operators_run_again(tmp_path, capsys, answer):
@@ -167,38 +136,9 @@ def test_a_plan_file_says_by_which_regions_operators_run_again(tmp_path, capsys,
     assert load_plan(out) == plan
 
 
-def test_objectives_are_lexicographic(saved, answer):
-    found = answer(["solve", str(saved), "--objective", "devices,transfer"])
-    assert list(found["objectives"]) == ["devices", "transfer"]
-    assert found["objectives"]["devices"] == 2
-
-
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
 def test_every_solver_can_be_chosen(saved, solver, answer):
     assert answer(["solve", str(saved), "--solver", solver])["solver"] == solver
-
-
-def test_compare_writes_the_report_and_survives_a_failing_model(
-    saved, tmp_path, capsys, monkeypatch
-):
-    (tmp_path / "failing_model.py").write_text("def make():\n    raise ValueError('no luck')\n")
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "report"
-    words = ["compare", "mlp", "failing_model:make", str(saved), "--out", str(folder)]
-    words += ["--planner", "greedy,chain,auto"]
-    assert main([*words, "--time-limit", "10", "--workers", "1"]) == 0
-    captured = capsys.readouterr()
-    assert "wrote" in captured.err
-    assert "auto" in captured.out
-    assert "failing_model:make could not be compared" in captured.out.replace("\n", " ")
-    data = json.loads((folder / "results.json").read_text())
-    asked = [row["case"]["model"] for row in data["rows"]]
-    assert asked == ["mlp"] * 9 + [str(saved)] * 3
-    assert "ValueError: no luck" in data["models"][1]["reason"]
-    page = (folder / "report.md").read_text()
-    assert "no luck" in page
-    assert "| **auto (ideal-dp)** | **optimal** |" in page
-    assert "ValueError: no luck" in (folder / "report.html").read_text()
 
 
 def test_a_report_of_results_that_exist(
@@ -223,38 +163,20 @@ def test_a_report_of_results_that_exist(
 BAD_INPUT = [
     (["plan", "mlp"], "--devices is missing"),
     (["report", ""], "RESULTS is empty; write a name such as results.sqlite"),
-    (["plan", "mlp", "--devices", "0GiB"], "memory is 0GiB"),
-    (["plan", "mlp", "--devices", "4x24"], "has no unit"),
     (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
-    (["plan", "mlp", "--devices", "no.toml"], "cannot read no.toml"),
-    (["plan", "mlp", "--devices", "1GiB", "--link", "fast"], "not a bandwidth"),
-    (["plan", "mlp", "--devices", "1GiB", "--objective", "fast"], "--objective: 'fast' is unknown"),
-    (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
     (["plan", "mlp", "--memory-model", "all"], "is 'all'; write one of weights, inference, trai"),
     (["plan", "mlp", "--optimizer", "lion"], "--optimizer is 'lion'; write one of sgd, mom"),
-    (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
-    (["plan", "mlp", "--devices", "1GiB", "--without", "x"], "--without: step 'x' is unknown; "),
     (["run", "mlp", "--steps", "3"], "no option --steps, which is one of plan, serve, solve"),
-    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
-    (["plan", "mlp", "--devices", "1GiB", "--out", "no/such/plan.json"], "there is no folder"),
-    (["plan", "mlp", "--devices", "1GiB", "--out", "."], "is a folder"),
     (["plan", "nothing_here:make", "--devices", "1GiB"], "cannot import nothing_here"),
     (["plan", "empty_model:make", "--devices", "1GiB"], "no operators"),
     (["plan", "odd_model:make", "--devices", "1GiB"], "error: "),
-    (["plan"], "Missing argument"),
-    (["plan", "mlp", "--device", "1GiB"], "No such option"),
-    (["solve", "."], "is a folder, not a file"),
-    (["solve", "broken.json"], "not valid JSON"),
     (["solve", "list.json"], "not an object"),
     (["solve", "none.json"], "no operators"),
-    (["split", "mlp", "--plan", "no.json"], "cannot read no.json"),
     (["split", "mlp", "--plan", "other_plan.json"], "error: "),
     (["split", "none.json", "--plan", "no.json"], "is a saved problem; name a model that can be"),
-    (["export", "mlp", "--devices", "1GiB"], "Missing option"),
     (["compare", "gtp2"], "did you mean gpt2"),
     (["compare", "mlp", "--quick"], "--quick has models of its own"),
     (["compare", "mlp", "--out", "list.json"], "give --out a folder"),
-    (["compare", "mlp", "--planner", "fast"], "planner 'fast' is unknown"),
     (["compare", "empty_model:make"], "no model could be compared"),
     (["pla"], "No such command"),
 ]
@@ -263,7 +185,6 @@ BAD_INPUT = [
 @pytest.fixture
 def scene(tmp_path, monkeypatch):
     """A working directory with files that are wrong in many ways."""
-    (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
     graph = {"directed": True, "multigraph": False, "graph": {}, "nodes": [], "edges": []}
     problem = {"schema": "fxpartition.problem", "version": 2, "graph": graph}
@@ -302,15 +223,6 @@ def test_ctrl_c_is_one_line_and_130(saved, capsys, monkeypatch):
     assert capsys.readouterr().err.strip() == "interrupted"
 
 
-def test_a_report_stays_when_a_later_run_is_refused(scene):
-    folder = scene / "report"
-    folder.mkdir()
-    (folder / "results.json").write_text("mine")
-    assert main(["compare", "gtp2", "--out", str(folder)]) == 2
-    assert (folder / "results.json").read_text() == "mine"
-    assert [path.name for path in folder.iterdir()] == ["results.json"]
-
-
 def test_a_model_cannot_end_the_program_or_print_into_an_answer(
     saved, tmp_path, monkeypatch, capsys, answer
 ):
@@ -323,6 +235,7 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         "class Odd:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n"
         "odd = Odd()\n"
         "def loud():\n    print('made')\n    return Loud(4, 4), (torch.ones(1, 4),)\n"
+        "class Zoo:\n    made = staticmethod(loud)\n"
         "def quits():\n    sys.exit(7)\n"
         "class Rare(BaseException):\n    pass\n"
         "class Rarely(torch.nn.Module):\n    def forward(self, x):\n        raise Rare('now')\n"
@@ -334,7 +247,7 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
     (tmp_path / "quitting_of_test.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     devices = ["--devices", "1MB"]
-    assert answer(["plan", "talkative_of_test:loud", *devices])["status"] == "optimal"
+    assert answer(["plan", "talkative_of_test:Zoo.made", *devices])["status"] == "optimal"
     for model, says in (
         ("quitting_of_test:make", "module quitting_of_test calls sys.exit(0)"),
         ("talkative_of_test:quits", "calls sys.exit(7)"),

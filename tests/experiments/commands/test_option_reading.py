@@ -3,7 +3,6 @@
 import pytest
 
 from experiments.commands.option_reading import (
-    check_given,
     read_limits,
     read_pins,
     read_planners,
@@ -140,13 +139,6 @@ def test_pins():
         read_pins(["a=1", "a=2"])
     with pytest.raises(PartitionError, match=r"^--pin 'a': a stage of 4,301 digits is none"):
         read_pins(["a=" + "1" * 4301])
-
-
-def test_empty_names_are_no_current_folder():
-    check_given(None, "--out", "plan.json")
-    check_given("plan.json", "--out", "plan.json")
-    with pytest.raises(PartitionError, match=r"--out is empty; write a name such as plan\.json"):
-        check_given("", "--out", "plan.json")
 
 
 def test_steps_are_read_and_refused():

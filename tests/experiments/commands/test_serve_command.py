@@ -1,7 +1,6 @@
 """Language models that serve, planned from the shell."""
 
 import html
-import json
 import shlex
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import pytest
 from experiments.cli import main
 from experiments.commands.serve_host import read_host, why_no_plan
 from experiments.commands.serve_rules import ENGINES_WITH_RULES
-from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.planners.offload_rules import OFFLOAD_RULES
 from experiments.planners.serving_rules import SERVING_RULES
 from experiments.problems.devices import parse_devices
@@ -36,7 +35,7 @@ TOKEN = [*SERVE, "--objective", "token"]
 HOST, LLAMA_CPP = [*TOKEN, "--host", "1GB"], [*SERVE, "--host", "1MB", "--for", "llama.cpp"]
 
 
-def test_the_most_tokens_that_fit(capsys, tmp_path, answer):
+def test_the_most_tokens_that_fit(tmp_path, answer):
     out = tmp_path / "plan.json"
     words = [*SERVE, "--objective", "context", "--for", "vllm", "--out", str(out)]
     found = answer(words)
@@ -56,11 +55,6 @@ def test_the_most_tokens_that_fit(capsys, tmp_path, answer):
     assert min(free.values()) < 2 * 3 * 2 * 8 * 4
     # The file is a plan of the model itself, which other commands read.
     assert load_plan(out).device_order == tuple(found["device_order"])
-    assert main(words) == 0
-    told = capsys.readouterr().out
-    assert f"tokens that fit: {found['tokens']}\n" in told
-    assert "context: proven optimal in" in told
-    assert "VLLM_PP_LAYER_PARTITION=1,1" in told
 
 
 def test_a_page_has_what_is_printed_and_the_calls_that_hold_most(capsys, tmp_path):
@@ -100,15 +94,6 @@ def test_other_commands_read_the_plan(options, tmp_path, answer):
         assert main(["hand-over", out, MODEL, "--to", "vllm", "--out", words]) == 0
         counts = ",".join(str(len(layers)) for layers in found["layers"].values())
         assert f"VLLM_PP_LAYER_PARTITION={counts}" in (tmp_path / "words").read_text()
-
-
-def test_each_objective_is_best_in_its_own(answer):
-    found = {name: answer([*SERVE, "--objective", name]) for name in ("request", "token")}
-    best = {name: own["value"] for name, own in found.items()}
-    for other in found.values():
-        assert other["request_ns"] >= best["request"]
-        assert other["token_ns"] >= best["token"]
-        assert other["request_ns"] == other["first_token_ns"] + 4 * other["token_ns"]
 
 
 @pytest.mark.deep
@@ -156,13 +141,11 @@ def test_of_all_objectives_some_may_have_no_plan(capsys, answer):
 def test_any_context_fits_where_nothing_limits_the_memory(capsys, answer):
     words = ["serve", MODEL, "--devices", "unlimited", *REQUEST]
     found = answer([*words, "--objective", "all"])
-    assert [own["status"] for own in found.values()] == ["optimal"] * 4
-    assert [own["tokens"] for own in found.values()] == ["any"] * 4
+    assert [(own["status"], own["tokens"]) for own in found.values()] == [("optimal", "any")] * 4
     assert found["context"]["value"] == found["context"]["bound"] == "any"
     assert found["context"]["token_ns"] == found["token"]["value"]
     assert main([*words, "--objective", "context"]) == 0
-    told = capsys.readouterr().out
-    assert "tokens that fit: any\n" in told and "context: proven optimal in" in told
+    assert "tokens that fit: any\n" in capsys.readouterr().out
 
 
 @pytest.mark.deep
@@ -349,8 +332,7 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answ
     assert bool(plan.mode_of) == ("streamed" in modes)
     split = answer(["split", MODEL, "--plan", out])
     assert split["equal"] and {stage["device"] for stage in split["stages"]} == {*plan.device_order}
-    score = ["score", out, MODEL, "--devices", "50KB,1MB@cpu", "--memory-model", "weights"]
-    assert main(score) == EXIT_BAD_INPUT
+    refuses(["score", out, MODEL, "--devices", "50KB,1MB@cpu", "--memory-model", "weights"], "")
     streamed = dict.fromkeys(plan.assignment, "streamed")
     save_plan(replace(plan, mode_of=streamed), out)
     capsys.readouterr()
@@ -390,24 +372,13 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answ
         (["serve", "mlp", "--devices", "1GB"], "is no language model of transformers"),
     ],
 )
-def test_what_says_nothing(words, message, capsys):
-    assert main(words) == EXIT_BAD_INPUT
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert message in line
+def test_what_says_nothing(words, message, refuses):
+    refuses(words, message)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("-ts 1,x", "llama.cpp's -ts is '1,x'; write numbers with commas between them"),
-        ("-ts 1,1 -ncmoe few", "llama.cpp's --n-cpu-moe is 'few'; write a whole number from 0"),
-        ("-ts 1,1 -ot blk", "llama.cpp's -ot has 'blk'; write an expression, = and CPU"),
-        ("-ts 1,1 -ngl", "llama.cpp's -ngl has no value; write one behind it"),
-    ],
-)
-def test_slips_in_words_are_told_before_the_model_is_captured(words, message, refuses, monkeypatch):
+def test_slips_in_words_are_told_before_the_model_is_captured(refuses, monkeypatch):
     monkeypatch.setattr("experiments.zoo.building.build_model", None)
-    refuses([*LLAMA_CPP, "--words", words], message)
+    refuses([*LLAMA_CPP, "--words", "-ts 1,x"], "'1,x'; write numbers with commas between them")
 
 
 def test_engines_with_rules_are_engines():
@@ -437,15 +408,13 @@ def test_rules_stand_beside_the_plan_in_a_table_and_in_json(capsys, answer):
 
 
 @pytest.mark.deep
-def test_without_a_plan_rules_say_why_theirs_fit_neither(capsys):
-    words = ["serve", NARROW, "--devices", "2x20kB", *ASKED, "--json"]
-    assert main(words) == EXIT_NO_PLAN
-    found = json.loads(capsys.readouterr().out)
+def test_without_a_plan_rules_say_why_theirs_fit_neither(answer):
+    words = ["serve", NARROW, "--devices", "2x20kB", *ASKED]
+    found = answer(words, EXIT_NO_PLAN)
     assert found["status"] == "infeasible"
     for rule in found["rules"]:
         assert rule["tokens"] is None and rule["times_better"] is None and rule["reason"]
-    assert main([*words[:-2], "--json"]) == EXIT_NO_PLAN
-    assert "rules" not in json.loads(capsys.readouterr().out)
+    assert "rules" not in answer(words[:-1], EXIT_NO_PLAN)
 
 
 def devices_file(folder, *links, memory="60KB", **interconnect):
@@ -484,12 +453,10 @@ def test_a_host_is_linked_as_the_file_says(tmp_path):
     ],
 )
 def test_links_that_plans_with_a_host_do_not_know(
-    links, interconnect, options, message, capsys, tmp_path
+    links, interconnect, options, message, refuses, tmp_path
 ):
     file = devices_file(tmp_path, *links, **interconnect)
-    words = ["serve", MODEL, "--devices", file, *REQUEST, "--host", "1GB", *options]
-    assert main([*words, "--objective", "token"]) == EXIT_BAD_INPUT
-    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+    refuses([*HOST, "--devices", file, *options], message)
 
 
 ROADS = {
@@ -529,6 +496,7 @@ def test_a_file_of_devices_pins_and_out_mean_the_same_on_all_roads(road, tmp_pat
         ),
         (["--pin", "head=cuda:1"], "pin 'head': there is no such module or operator; did you mean"),
         (["--without", "nothing"], "--without: step 'nothing' is unknown; "),
+        (["--solver", "nothing"], "nothing"),
         (["--time-limit", "soon"], "--time-limit"),
         (["--out", str(tmp_path / "plan.pdf")], "plan.pdf ends in '.pdf'; write .json"),
     ):

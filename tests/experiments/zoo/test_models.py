@@ -23,17 +23,6 @@ def test_zoo_has_the_default_models() -> None:
     assert without == ["llama3-70b", "deepseek-v3"]
 
 
-@pytest.mark.parametrize("name", ["mlp", "tiny-branches", "tiny-gpt2"])
-def test_small_models_build_and_run(name: str) -> None:
-    if ZOO[name].extra:
-        pytest.importorskip("transformers")
-    loaded = build_model(ZOO[name])
-    assert not loaded.module.training
-    assert loaded.has_weights
-    with torch.no_grad():
-        loaded.module(*loaded.args, **loaded.kwargs)
-
-
 def test_published_configurations_can_be_named() -> None:
     captured = captured_model("configuration:dlrm-criteo")
     assert captured.operators
@@ -87,26 +76,6 @@ def test_unknown_names_say_what_comes_close(text: str, says: str) -> None:
     with pytest.raises(PartitionError, match=says) as caught:
         resolve_model(text)
     assert "\n" not in str(caught.value)
-
-
-def test_import_strings_find_modules_in_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_models_of_test.py").write_text(
-        "import torch\n"
-        "class Zoo:\n"
-        "    @staticmethod\n"
-        "    def make():\n"
-        "        return torch.nn.Linear(3, 2), (torch.ones(1, 3),)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = resolve_model("my_models_of_test:Zoo.make")
-    assert isinstance(spec, ModelSpec)
-    loaded = build_model(spec)
-    assert isinstance(loaded.module, torch.nn.Linear)
-    assert loaded.name == "my_models_of_test:Zoo.make"
-    sys.modules.pop("my_models_of_test")
 
 
 def test_a_saved_problem_is_a_path_and_cannot_be_captured(tmp_path: Path) -> None:
