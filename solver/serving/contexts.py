@@ -115,8 +115,8 @@ class Contexts:
         """Return the longest context that a plan fits, which fits it at `least`; None if any does.
 
         Beyond the limits of all caches and all known contexts memory grows with the context ever
-        faster, being a largest sum of bytes that grow in proportion: its growth there gives
-        the most.
+        faster, but for fractions, being a largest sum of bytes that grow in proportion: its growth
+        there says about where to look for the most.
         """
         devices, held = self._devices, self._held_by(plan)
 
@@ -141,7 +141,13 @@ class Contexts:
         if not rooms:
             return None
         most = min(rooms)
-        return most if fits(most) else _most_between(fits, least, most)
+        if not fits(most):
+            return _most_between(fits, least, most)
+        # Fractions are rounded up: later positions may take less than the first.
+        above = most + 1
+        while fits(above):
+            most, above = above, 2 * above
+        return _most_between(fits, most, above)
 
     def _held_by(self, plan: PartitionPlan) -> Callable[[int], dict[tuple[str, str], int]]:
         """Return a function from a context to the memory of every device in every phase."""
