@@ -1,7 +1,5 @@
 """Tests of the command line: what it prints, writes and exits with."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -141,9 +139,7 @@ def test_every_solver_can_be_chosen(saved, solver, answer):
     assert answer(["solve", str(saved), "--solver", solver])["solver"] == solver
 
 
-def test_a_report_of_results_that_exist(
-    saved: Path, tmp_path: Path, capsys, refuses, answer
-) -> None:
+def test_a_report_of_results_that_exist(saved, tmp_path, capsys, refuses, answer):
     folders = [tmp_path / "first", tmp_path / "second"]
     words = ["compare", str(saved), "--planner", "greedy", "--planner", "chain"]
     assert main([*words, "--out", str(folders[0])]) == 0
@@ -269,9 +265,7 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_comparison_leaves_the_old_report_whole(
-    saved: Path, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_a_stopped_comparison_leaves_the_old_report_whole(saved, tmp_path, number, code):
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / "report.md").write_text("mine")

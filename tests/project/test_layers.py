@@ -239,12 +239,6 @@ def test_options_are_read_without_torch():
     assert not loaded_by(script) & {*HEAVY, "experiments"}
 
 
-def test_all_of_solver_loads_no_torch():
-    loaded = loaded_by("\n".join(f"import {name}" for name in modules_of("solver")))
-    assert "ortools" in loaded  # the exact solver is among them
-    assert not loaded & {"torch", "fx_bridge", "experiments"}
-
-
 def test_all_of_fx_bridge_loads_no_ortools():
     loaded = loaded_by("\n".join(f"import {name}" for name in modules_of("fx_bridge")))
     assert "torch" in loaded

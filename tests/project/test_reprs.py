@@ -19,10 +19,7 @@ from fx_bridge import (
     partition_module,
     stage_graph,
 )
-from solver import Device, Operator, PartitionProblem, SolveLimits, Weight, diagnose
 from solver.model.checks import only_given
-from solver.model.job import Host, Job
-from solver.serving.solve import solve_job
 
 PACKAGES = ("solver", "fx_bridge", "fx_bridge.serving", "fx_bridge.interop")
 
@@ -95,26 +92,3 @@ def test_what_is_made_of_a_long_model_is_shown_in_a_line():
     for module in (split, result.place("cpu")):
         assert repr(module).startswith(("SplitModel(", "PlacedModel("))
         assert len(repr(module)) <= 200
-
-
-def test_what_solvers_of_other_problems_answer_is_shown_in_a_line():
-    name = "y" * 300
-    operators = tuple(
-        Operator(f"{name}{i}", 1, (f"{name}{i - 1}",) if i else (), weights=(f"w{i}",))
-        for i in range(12)
-    )
-    weights = {f"w{i}": Weight(10) for i in range(12)}
-    devices = tuple(Device(f"{name}{i}", 20) for i in range(9))
-    small = PartitionProblem(operators, devices[:2], weights=weights)
-    large = small.replace(devices=devices)
-    serving = Job({"token": large}, "token", objective="token")
-    units = {f"{name} {i}": (op.name,) for i, op in enumerate(operators)}
-    hosted = serving.replace(host=Host(), units=units)
-    made = (
-        diagnose(small, SolveLimits(5.0)),
-        serving,
-        solve_job(serving, SolveLimits(5.0)),
-        hosted,
-        solve_job(hosted, SolveLimits(1.0)),
-    )
-    assert_short(made, {})

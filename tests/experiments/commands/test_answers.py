@@ -14,15 +14,7 @@ from experiments.comparison.records import Study
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.progress import ProgressLine
 from fx_bridge.presentation.summary import steps_text
-from solver import (
-    Device,
-    Operator,
-    PartitionProblem,
-    SolveLimits,
-    diagnose,
-    load_plan,
-    solve,
-)
+from solver import Device, Operator, PartitionProblem, SolveLimits, diagnose, load_plan, solve
 from solver.evaluation.result import StepRecord
 from tests.support.studies import steps
 

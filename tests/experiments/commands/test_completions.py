@@ -4,11 +4,7 @@ import os
 import subprocess
 import sys
 
-from experiments.commands.completions import (
-    SOLVER_DESCRIPTIONS,
-    complete_devices,
-    complete_from,
-)
+from experiments.commands.completions import SOLVER_DESCRIPTIONS, complete_devices, complete_from
 from experiments.commands.problem_files import KINDS
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from solver import OBJECTIVES, SOLVERS

@@ -2,14 +2,7 @@ import pytest
 
 from experiments.pipelines.group import MeasuredPlan
 from experiments.pipelines.prediction import PlanPrediction, PlanRow, in_order, predict
-from solver import (
-    GraphInput,
-    Interconnect,
-    Link,
-    PartitionPlan,
-    Weight,
-    evaluate,
-)
+from solver import GraphInput, Interconnect, Link, PartitionPlan, Weight, evaluate
 from solver.model.training import Backward
 from tests.support.graphs import chain
 

@@ -5,11 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from experiments.planners.offload_rules import (
-    OFFLOAD_RULES,
-    OffloadChain,
-    answers_of_rules,
-)
+from experiments.planners.offload_rules import OFFLOAD_RULES, OffloadChain, answers_of_rules
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from solver import Device, Link, SolveLimits
 from solver.model.plan import MODES

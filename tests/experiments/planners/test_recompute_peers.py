@@ -21,15 +21,7 @@ from experiments.zoo.building import LoadedModel
 from fx_bridge import Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-    SolveLimits,
-    evaluate,
-    problem_from_digraph,
-    solve,
-)
+from solver import Device, Interconnect, Link, SolveLimits, evaluate, problem_from_digraph, solve
 from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.training_models import Block
 

@@ -1,9 +1,7 @@
 """What a study says of where it was made."""
 
 from experiments.processes import environment as module
-from experiments.processes.environment import (
-    available_memory_bytes,
-)
+from experiments.processes.environment import available_memory_bytes
 
 
 def test_available_memory_is_that_of_the_machine_and_its_limits(tmp_path, monkeypatch):

@@ -4,11 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.run_pipeline.rank_steps import (
-    _distance,
-    _relative_tolerance,
-    model_loss,
-)
+from experiments.run_pipeline.rank_steps import _distance, _relative_tolerance, model_loss
 from solver import PartitionError
 
 

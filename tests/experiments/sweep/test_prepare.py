@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 
 from experiments.problems.devices import parse_devices
-from experiments.problems.instances import UNEQUAL_SHARES
+from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest, read_problem
 from experiments.sweep.cases import case_requests
 from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.settings import DeviceChoice, SweepSettings
 from experiments.sweep.sources import ModelSource, read_model
-from solver import PCIE, Device, Interconnect, Link, PartitionError, Pipeline
+from solver import Device, Interconnect, Link, PartitionError, Pipeline
 from solver.io.json_files import problem_digest
 
 MLP = ModelSource("mlp", "zoo")
@@ -34,8 +34,15 @@ def problems(model, *devices, **settings):
     return [model.problem(each) for each in requests(model.source, *devices, **settings)]
 
 
-@pytest.mark.parametrize("memory_model", ["weights", "inference", "training"])
-def test_a_problem_is_the_one_that_plan_makes(mlp, memory_model):
+@pytest.mark.parametrize(
+    ("memory_model", "recompute", "schedule", "microbatches"),
+    [
+        ("weights", "none", None, None),
+        ("inference", "none", "gpipe", 3),
+        ("training", "auto", "1f1b", 4),
+    ],
+)
+def test_a_problem_is_the_one_that_plan_makes(mlp, memory_model, recompute, schedule, microbatches):
     ours = problems(
         mlp,
         "2x1MiB@t4",
@@ -44,13 +51,17 @@ def test_a_problem_is_the_one_that_plan_makes(mlp, memory_model):
         memory_models=(memory_model,),
         chunks=2,
         max_devices=1,
+        recompute=recompute,
+        schedule=schedule,
+        microbatches=microbatches,
     )
     asked = ProblemRequest(
         devices=parse_devices("2x1MiB@t4"),
         interconnect=Interconnect(Link(5_000_000_000, 1000)),
         objective=("latency", "transfer"),
         memory_model=memory_model,
-        pipeline=Pipeline(chunks_per_device=2, max_devices=1),
+        recompute=RecomputeRequest(recompute),
+        pipeline=Pipeline(schedule, microbatches, chunks_per_device=2, max_devices=1),
     )
     _, theirs = read_problem("mlp", asked, lambda _: None)
     assert ours == [theirs]
@@ -62,32 +73,6 @@ def test_a_problem_does_not_depend_on_the_other_devices_of_a_sweep(mlp):
     assert problem_digest(alone[0]) == problem_digest(beside[-1])
     assert beside[1].interconnect.default == Link(1_000_000_000)
     assert len({problem_digest(problem) for problem in beside}) == 3
-
-
-def test_derived_devices_have_room_and_do_not_depend_on_the_objective(mlp):
-    equal, unequal = problems(mlp, "equal", "unequal")
-    capacities = [device.memory_bytes for device in equal.devices]
-    assert len(set(capacities)) == 1
-    assert len(capacities) == 4
-    assert equal.interconnect == PCIE
-    for device, share in zip(unequal.devices, UNEQUAL_SHARES, strict=True):
-        whole = sum(device.memory_bytes for device in unequal.devices)
-        assert device.memory_bytes / whole == pytest.approx(share / 1000, rel=1e-3)
-    other = problems(mlp, "equal", objectives=(("latency",),))
-    assert other[0].devices == equal.devices
-
-
-def test_a_schedule_makes_a_pipeline(mlp):
-    (problem,) = problems(mlp, "2x1MiB", schedule="1f1b", microbatches=4)
-    assert (problem.schedule, problem.microbatches) == ("1f1b", 4)
-    assert problem.objective == ("step",)
-    assert problem.interconnect.charging == "relayed"
-
-
-def test_operators_may_run_again_in_training(mlp):
-    settings = {"memory_models": ("inference", "training"), "recompute": "auto"}
-    inference, training = problems(mlp, "2x1MiB", **settings)
-    assert not inference.may_recompute and training.may_recompute
 
 
 def test_a_problem_is_made_again_from_its_own_devices(mlp):

@@ -14,11 +14,9 @@ import pytest
 
 from experiments.comparison.records import PlannerRow
 from experiments.sweep.limited import WorkerPool
-from experiments.sweep.progress import SweepProgress
-from experiments.sweep.running import Sweep
 from experiments.sweep.settings import DeviceChoice
 from experiments.sweep.sources import ModelSource, read_model
-from experiments.sweep.store import load_study, open_store
+from experiments.sweep.store import load_study
 from experiments.sweep.worker import JobHandler
 from solver import PartitionError
 from tests.support.sweep_worker import plan, specs
@@ -288,29 +286,3 @@ def test_a_sweep_that_was_killed_goes_on_and_has_lost_nothing(path):
     assert set(after) == set(range(CELLS))
     assert before.items() <= after.items()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
-    asked = settings("slow", seeds=tuple(range(CELLS)))
-    known = specs("slow")
-
-    class Impatient(SweepProgress):
-        def done(self, row):
-            super().done(row)
-            if self._done == 2:
-                raise KeyboardInterrupt
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        open_store(path) as store,
-        WorkerPool(2, "tests.support.sweep_worker") as runner,
-    ):
-        Sweep(asked, store, runner, Impatient(), specs=known).run()
-    assert not [
-        child
-        for child in psutil.Process().children()
-        if "tests.support.sweep_worker" in child.cmdline()
-    ]
-    assert len(answers(path)) == 2
-    study = load_study(path)
-    assert study.environment[-1] == ("cells", f"2 of {CELLS} done")

@@ -4,12 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from experiments.comparison.records import (
-    CaseKey,
-    ModelRecord,
-    PlannerRow,
-    SearchPoint,
-)
+from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
 from experiments.sweep.packing import pack
 from experiments.sweep.store import PreparedCase, load_study, open_store
 from solver import Device, Operator, PartitionError, PartitionPlan, PartitionProblem, SolveLimits

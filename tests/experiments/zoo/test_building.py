@@ -1,7 +1,5 @@
 """Models are built the same every time, and their code cannot spoil an answer."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -12,18 +10,18 @@ from experiments.zoo.models import ZOO
 from solver import PartitionError
 
 
-def spec_of(factory: object) -> ModelSpec:
-    return ModelSpec("mine", "a test", factory)  # type: ignore[arg-type]
+def spec_of(factory):
+    return ModelSpec("mine", "a test", factory)
 
 
-def test_weights_are_the_same_every_time_and_leave_the_random_state_alone() -> None:
+def test_weights_are_the_same_every_time_and_leave_the_random_state_alone():
     before = torch.random.get_rng_state()
     first, second = (build_model(ZOO["mlp"]).module.state_dict() for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def fails() -> object:
+def fails():
     raise RuntimeError("first line\nsecond line")
 
 
@@ -40,13 +38,13 @@ def fails() -> object:
         (lambda: (torch.nn.ReLU(), (), {1: 2}), "kwargs are not a dict"),
     ],
 )
-def test_a_wrong_factory_is_named(factory: object, says: str) -> None:
+def test_a_wrong_factory_is_named(factory, says):
     with pytest.raises(PartitionError, match=says) as caught:
         build_model(spec_of(factory))
     assert "'mine'" in str(caught.value)
 
 
-def test_keyword_arguments_are_kept() -> None:
+def test_keyword_arguments_are_kept():
     loaded = build_model(spec_of(lambda: (torch.nn.ReLU(), (), {"input": torch.ones(1)})))
     assert isinstance(loaded, LoadedModel)
     assert list(loaded.kwargs) == ["input"]
@@ -55,18 +53,18 @@ def test_keyword_arguments_are_kept() -> None:
 class Talking(torch.nn.Module):
     """Prints when it is called, and ends the program where it is asked to."""
 
-    def __init__(self, code: int | None) -> None:
+    def __init__(self, code):
         super().__init__()
         self.code = code
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         sys.stdout.write("called\n")
         if self.code is not None:
             sys.exit(self.code)
         return x + 1
 
 
-def test_a_captured_model_prints_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_captured_model_prints_no_answer(capsys):
     captured = capture_model(LoadedModel("mine", Talking(None), (torch.ones(2),)))
     assert [node.name for node in captured.operators] == ["add"]
     printed = capsys.readouterr()
@@ -74,6 +72,6 @@ def test_a_captured_model_prints_no_answer(capsys: pytest.CaptureFixture[str]) -
     assert "called" in printed.err
 
 
-def test_a_captured_model_does_not_end_the_program() -> None:
+def test_a_captured_model_does_not_end_the_program():
     with pytest.raises(PartitionError, match=r"model 'mine' calls sys\.exit\(3\); let it return"):
         capture_model(LoadedModel("mine", Talking(3), (torch.ones(2),)))

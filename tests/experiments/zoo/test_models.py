@@ -1,9 +1,6 @@
 """Tests of the model zoo and of naming models."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,14 +13,14 @@ from solver import PartitionError
 from tests.support.refusals import refused
 
 
-def test_zoo_has_the_default_models() -> None:
+def test_zoo_has_the_default_models():
     assert set(DEFAULT_MODELS) < set(ZOO)
     assert all(name == spec.name for name, spec in ZOO.items())
     without = [name for name, spec in ZOO.items() if not spec.has_weights]
     assert without == ["llama3-70b", "deepseek-v3"]
 
 
-def test_published_configurations_can_be_named() -> None:
+def test_published_configurations_can_be_named():
     captured = captured_model("configuration:dlrm-criteo")
     assert captured.operators
     spec = resolve_model("configuration:vgg-16")
@@ -31,7 +28,7 @@ def test_published_configurations_can_be_named() -> None:
     assert not spec.has_weights
 
 
-def test_the_branching_model_is_not_a_chain() -> None:
+def test_the_branching_model_is_not_a_chain():
     operators = captured_model("tiny-branches").operators
     assert max(len(node.users) for node in operators) >= 3
     assert max(len(node.all_input_nodes) for node in operators) >= 3
@@ -41,7 +38,7 @@ def test_the_branching_model_is_not_a_chain() -> None:
     ("name", "size_bytes"),
     [("llama3-70b", 141_107_412_992), ("deepseek-v3", 1_342_052_808_704)],
 )
-def test_large_models_take_no_memory_for_weights(name: str, size_bytes: int) -> None:
+def test_large_models_take_no_memory_for_weights(name, size_bytes):
     pytest.importorskip("transformers")
     loaded = build_model(ZOO[name])
     assert not loaded.has_weights
@@ -72,13 +69,13 @@ def test_large_models_take_no_memory_for_weights(name: str, size_bytes: int) -> 
         ("math:pi", "pi is a float"),
     ],
 )
-def test_unknown_names_say_what_comes_close(text: str, says: str) -> None:
+def test_unknown_names_say_what_comes_close(text, says):
     with pytest.raises(PartitionError, match=says) as caught:
         resolve_model(text)
     assert "\n" not in str(caught.value)
 
 
-def test_a_saved_problem_is_a_path_and_cannot_be_captured(tmp_path: Path) -> None:
+def test_a_saved_problem_is_a_path_and_cannot_be_captured(tmp_path):
     path = tmp_path / "problem.json"
     path.write_text("{}")
     assert resolve_model(str(path)) == path
@@ -86,15 +83,13 @@ def test_a_saved_problem_is_a_path_and_cannot_be_captured(tmp_path: Path) -> Non
         captured_model(str(path))
 
 
-def test_without_transformers_one_line_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_transformers_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with refused('pip install "fxpartition[hf]"'):
         build_model(ZOO["gpt2"])
 
 
-def test_an_exported_file_is_a_model_with_its_inputs(tmp_path: Path) -> None:
+def test_an_exported_file_is_a_model_with_its_inputs(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
     args = (torch.randn(2, 4),)
     torch.export.save(torch.export.export(model.eval(), args), tmp_path / "model.pt2")
@@ -107,7 +102,7 @@ def test_an_exported_file_is_a_model_with_its_inputs(tmp_path: Path) -> None:
         build_model(resolve_model(str(tmp_path / "missing.pt2")))
 
 
-def test_configurations_have_names_of_their_own_and_their_published_sizes() -> None:
+def test_configurations_have_names_of_their_own_and_their_published_sizes():
     pytest.importorskip("transformers")
     assert len({each.name for each in ALL_CONFIGURATIONS}) == len(ALL_CONFIGURATIONS) >= 45
     published = {"gpt2-small": 124.4e6, "llama3-405b": 405.9e9, "resnet-50": 25.56e6}
@@ -119,7 +114,7 @@ def test_configurations_have_names_of_their_own_and_their_published_sizes() -> N
         assert kwargs
 
 
-def test_inputs_may_be_nested() -> None:
+def test_inputs_may_be_nested():
     made = tensors({"timestep": (1,)}, sample=(1, 4), more={"ids": (2, 3)})()
     assert made["timestep"].dtype.is_floating_point is False
     assert made["sample"].shape == (1, 4)

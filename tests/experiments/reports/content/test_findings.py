@@ -1,13 +1,11 @@
 """Tests of what a study is said to show."""
 
-from __future__ import annotations
-
 from experiments.comparison.records import Case, EquivalenceRow, ModelRecord
 from experiments.reports.content.findings import findings
 from tests.support.studies import key, row, study
 
 
-def test_it_says_what_is_proven() -> None:
+def test_it_says_what_is_proven():
     cases = [key(name) for name in "abc"]
     rows = [row("auto", 10, case=cases[0], bound=10), row("auto", 10, case=cases[1], bound=9)]
     rows += [row("auto", case=cases[2], status="infeasible"), row("chain", 12, case=cases[0])]
@@ -17,7 +15,7 @@ def test_it_says_what_is_proven() -> None:
     )
 
 
-def test_it_hides_nothing() -> None:
+def test_it_hides_nothing():
     broken = (ModelRecord(model="p", reason="no such luck"),)
     impossible = Case(key("q"), None, "devices too small.")
     found = findings(
@@ -41,25 +39,25 @@ def test_it_hides_nothing() -> None:
     )
 
 
-def test_every_objective_has_sentences_of_its_own() -> None:
+def test_every_objective_has_sentences_of_its_own():
     other = key(objective=("transfer", "latency"))
     first, second = findings(study(row("auto", 2), row("auto", 3, 1, case=other)))
     assert first.startswith("Objective bottleneck: The exact solver (auto)")
     assert second.startswith("Objective transfer, latency: The exact solver (auto)")
 
 
-def test_without_an_exact_solver_nothing_is_claimed() -> None:
+def test_without_an_exact_solver_nothing_is_claimed():
     (said,) = findings(study(row("greedy", 3), row("chain", 2)))
     assert said.startswith("No exact solver was asked")
     assert findings(study()) == ()
 
 
-def test_answers_of_several_seeds_are_not_called_cases() -> None:
+def test_answers_of_several_seeds_are_not_called_cases():
     (said,) = findings(study(*(row("auto", 5, seed=seed) for seed in (0, 1))))
     assert said.endswith("in 0 of 2 answers.")
 
 
-def test_many_cases_are_named_in_part_and_counted() -> None:
+def test_many_cases_are_named_in_part_and_counted():
     keys = [key(f"m{index}")._replace(memory_model="training") for index in range(9)]
     rows = [
         row(name, value, case=case) for case in keys for name, value in (("chain", 4), ("auto", 5))

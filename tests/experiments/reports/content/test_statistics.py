@@ -1,7 +1,5 @@
 """Tests of what is counted and averaged over a study, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.reports.content.statistics import (
@@ -16,7 +14,7 @@ from tests.support.studies import key, row
 A, B, C, D = (key(name) for name in "abcd")
 
 
-def test_ratios_are_averaged_by_their_geometric_mean() -> None:
+def test_ratios_are_averaged_by_their_geometric_mean():
     rows = [
         row("greedy", 200, case=A),
         row("greedy", 50, case=B),
@@ -48,7 +46,7 @@ def test_later_objectives_decide_but_are_not_in_the_ratio():
     assert versus.geometric_mean == 1
 
 
-def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted() -> None:
+def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted():
     rows = [
         row("chain", 0, case=A),
         row("auto", 0, case=A),
@@ -67,7 +65,7 @@ def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted() -> None:
     assert (versus.only_reference, versus.only_planner) == ((C,), (D,))
 
 
-def test_the_best_of_the_others_leaves_out_what_proves() -> None:
+def test_the_best_of_the_others_leaves_out_what_proves():
     rows = [
         row("greedy", 30, case=A),
         row("chain", 20, case=A),
@@ -85,7 +83,7 @@ def test_the_best_of_the_others_leaves_out_what_proves() -> None:
     assert best.ratios == (2.0, 1.0)
 
 
-def test_answers_are_compared_seed_by_seed() -> None:
+def test_answers_are_compared_seed_by_seed():
     rows = [
         *(row("random", value, seed=seed) for seed, value in enumerate((10, 20, 40))),
         row("chain", 30, seed=7),
@@ -119,14 +117,14 @@ def test_the_reference_is_an_exact_solver_that_was_asked():
     assert reference_planner([row("greedy", 1)]) is None
 
 
-def test_objectives_are_not_averaged_together() -> None:
+def test_objectives_are_not_averaged_together():
     rows = [row("auto", 1), row("auto", 2, case=key(objective=("transfer",)))]
     first, second = comparisons(rows)
     assert (first.objective, first.exact) == (("bottleneck",), (rows[0],))
     assert (second.objective, second.exact) == (("transfer",), (rows[1],))
 
 
-def test_planners_that_leave_out_steps_are_others() -> None:
+def test_planners_that_leave_out_steps_are_others():
     rows = [
         row("auto", 12, bound=9, without=("borders",)),
         row("auto", 10, bound=10),

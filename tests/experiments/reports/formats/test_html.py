@@ -1,18 +1,15 @@
 """Tests of the HTML page: what it shows, and that no name becomes anything but text."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
 from collections import Counter
 from html.parser import HTMLParser
 
-from experiments.comparison.records import Case, ModelRecord, Study
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.page import make_report
-from tests.support.studies import HOSTILE, key, row, solved_study, study
+from tests.support.studies import HOSTILE, solved_study
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -55,7 +52,7 @@ class Parsed(HTMLParser):
         return " ".join("".join(self.text).split())
 
 
-def html(found: Study) -> str:
+def html(found):
     return to_html(make_report(found, name_files(found)))
 
 
@@ -63,7 +60,7 @@ def hostile_study():
     return solved_study(HOSTILE, HOSTILE[2])
 
 
-def test_planners_are_first_then_cases_then_folds() -> None:
+def test_planners_are_first_then_cases_then_folds():
     text = html(solved_study())
     places = [
         text.index(part)
@@ -91,7 +88,7 @@ def test_the_page_needs_nothing_else():
     assert "@import" not in style
 
 
-def test_links_lead_within_the_page_or_to_files_of_the_report() -> None:
+def test_links_lead_within_the_page_or_to_files_of_the_report():
     page = Parsed(html(hostile_study()))
     anchors = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     targets = [str(attributes["href"]) for attributes in page.all("a")]
@@ -105,11 +102,11 @@ def test_links_lead_within_the_page_or_to_files_of_the_report() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9-]+", str(anchor)) for anchor in anchors)
 
 
-def test_no_name_becomes_an_element_or_an_attribute() -> None:
+def test_no_name_becomes_an_element_or_an_attribute():
     """Tests that names change what is said, and nothing of how the page is built."""
     plain = tuple(f"n{index}" for index in range(len(HOSTILE)))
 
-    def shape(found: Study) -> list[tuple[str, tuple[str, ...]]]:
+    def shape(found):
         page = Parsed(html(found))
         return [(tag, tuple(sorted(attributes))) for tag, attributes in page.elements]
 
@@ -126,22 +123,10 @@ def test_names_are_shown_as_they_are():
                 assert "javascript:" not in str(value) or attribute == "aria-label"
 
 
-def test_no_character_turns_the_direction_or_is_no_text() -> None:
+def test_no_character_turns_the_direction_or_is_no_text():
     text = html(hostile_study())
     text.encode("utf-8")
     assert all(char == "\n" or char.isprintable() for char in text)
     assert "\\u202egnp.exe" in html(solved_study(model=HOSTILE[5]))
     # What a template would compute is not computed again.
     assert "{{ 7 * 7 }}{% raw %}" in html(solved_study(model=HOSTILE[6]))
-
-
-def test_what_is_missing_is_said() -> None:
-    found = study(
-        row("auto", status="infeasible"),
-        models=(ModelRecord("broken", reason="no such luck"), ModelRecord("m")),
-        cases=(Case(key(), None, "too small"),),
-    )
-    page = Parsed(html(found))
-    for words in ("no such luck", "too small", "no plan exists"):
-        assert words in page.words
-    assert Parsed(html(study())).all("table")

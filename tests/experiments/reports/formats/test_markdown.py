@@ -1,23 +1,20 @@
 """Tests of the Markdown page."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
-from experiments.comparison.records import Study
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.markdown import escape_markdown, to_markdown
 from experiments.reports.formats.page import make_report
 from tests.support.studies import HOSTILE, solved_study
 
 
-def markdown(found: Study) -> str:
+def markdown(found):
     return to_markdown(make_report(found, name_files(found)))
 
 
-def test_a_page_has_all_that_a_reader_asks_for() -> None:
+def test_a_page_has_all_that_a_reader_asks_for():
     page = markdown(solved_study())
     for heading in (
         "# How plans compare",
@@ -35,7 +32,7 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     assert "At most 20 s for each answer, 2 workers, seed 0. The whole run took 12.00 s" in page
 
 
-def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
+def test_every_row_of_a_table_has_as_many_cells_as_its_header():
     for found in (solved_study(), solved_study(HOSTILE, HOSTILE[7])):
         header = 0
         seen = 0
@@ -66,7 +63,7 @@ def test_names_read_as_they_are(text, expected):
     assert escape_markdown(text) == expected
 
 
-def test_hostile_names_change_nothing() -> None:
+def test_hostile_names_change_nothing():
     page = markdown(solved_study(HOSTILE, HOSTILE[0]))
     page.encode()
     assert all(char == "\n" or char.isprintable() for char in page)

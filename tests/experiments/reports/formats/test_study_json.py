@@ -10,9 +10,8 @@ import pytest
 
 from experiments.reports.formats.study_json import read_study
 from experiments.reports.formats.writing import write_report
-from solver import PartitionError
 from solver.io.json_files import problem_digest
-from tests.support.refusals import changed, refused
+from tests.support.refusals import REMOVE, changed, refused
 from tests.support.studies import HOSTILE, solved_study
 
 
@@ -79,6 +78,8 @@ WRONG = [
     (("cases", 0, "problem"), "problems/a\n.json", "cases[0]: problem is"),
     (("cases", 0, "digest"), "0" * 64, "is not the problem of these results"),
     (("extra",), 1, "'extra' is unknown"),
+    (("cases",), REMOVE, "cases is missing"),
+    (("environment",), REMOVE, "environment is missing"),
 ]
 
 
@@ -89,14 +90,3 @@ def test_what_is_wrong_is_named_in_one_line(path, value, says, tmp_path):
     file.write_text(json.dumps(changed(json.loads(file.read_text()), path, value)))
     with refused("results.json", says):
         read_study(file)
-
-
-def test_a_missing_field_is_named(tmp_path):
-    write_report(solved_study(), tmp_path)
-    file = tmp_path / "results.json"
-    for field in ("cases", "limits", "environment"):
-        data = json.loads(file.read_text())
-        del data[field]
-        (tmp_path / "less.json").write_text(json.dumps(data))
-        with pytest.raises(PartitionError, match=f"less.json: {field} is missing"):
-            read_study(tmp_path / "less.json")

@@ -1,7 +1,5 @@
 """Tests of how the files of a report are written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -21,7 +19,7 @@ def files_of(folder):
     }
 
 
-def test_all_files_are_written(tmp_path: Path) -> None:
+def test_all_files_are_written(tmp_path):
     folder = tmp_path / "deep" / "report"
     paths = write_report(solved_study(), folder)
     assert [path.name for path in paths] == ["results.json", "report.md", "report.html"]
@@ -34,15 +32,6 @@ def test_all_files_are_written(tmp_path: Path) -> None:
         "report.md",
         "results.json",
     ]
-
-
-@pytest.mark.deep
-def test_names_of_models_do_not_lead_out_of_the_folder(tmp_path):
-    folder = tmp_path / "here"
-    for name in HOSTILE:
-        write_report(solved_study((name, "b"), name), folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
-    assert all(path.count("/") <= 1 for path in files_of(folder))
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path):
@@ -119,7 +108,7 @@ def test_other_files_in_the_folder_stay(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_the_same_study_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_study_gives_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         write_report(solved_study(HOSTILE), tmp_path / name)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
@@ -142,7 +131,7 @@ def test_files_that_are_there_are_not_written_again(tmp_path, monkeypatch):
     assert written == [tmp_path / "report.md"]
 
 
-def test_pages_of_plans_are_left_to_the_last_report(tmp_path: Path) -> None:
+def test_pages_of_plans_are_left_to_the_last_report(tmp_path):
     write_report(solved_study(), tmp_path, is_last=False)
     folders = {name.partition("/")[0] for name in files_of(tmp_path)}
     assert folders == {"plans", "problems", "report.html", "report.md", "results.json"}
