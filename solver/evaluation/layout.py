@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.evaluation.relays import Hops, relay_hops
+from solver.evaluation.relays import NO_HOPS, Hops, relay_hops
 from solver.model.arrays import unique_pairs
 from solver.model.plan import PartitionPlan, check_assignment
 from solver.model.problem import PartitionProblem
@@ -20,8 +20,8 @@ class Layout:
 
     A *place* holds memory and spends time: a stage or, under relayed charging, a chain position
     without operators (numbered after the stages). `device_of_place` and `position`, the chain
-    position, are indexed by place, `place` by chain position with a place; `hops` is None under
-    other charging.
+    position, are indexed by place, `place` by chain position with a place. `hops` are those of the
+    values of operators before `first_received`: of all or, under other charging, of none.
 
     Raises
     ------
@@ -55,11 +55,12 @@ class Layout:
         )
         self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
         self.paths = self.arcs
-        self.hops: Hops | None = None
+        self.hops, self.first_received = NO_HOPS, 0
         self.place = np.arange(self.stage_count, dtype=np.int64)
         self.device_of_place = self.device_of_stage[:-1]
         if problem.interconnect.charging == "relayed":
             self.hops = relay_hops(problem, plan, self.position[self.stage[:count]])
+            self.first_received = count
             self._add_relays(self.hops, plan, device_number)
 
     def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:

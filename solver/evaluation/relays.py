@@ -8,6 +8,7 @@ chunk * P + rank, and only neighbours exchange values. Implements ``docs/definit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -47,6 +48,9 @@ class Hops:
     def target(self) -> Ints:
         """Position of the receiver."""
         return self.source + 1
+
+
+NO_HOPS: Final = Hops(0, 0, *(np.zeros(0, dtype=np.int64) for _ in range(4)))
 
 
 def relay_hops(problem: PartitionProblem, plan: PartitionPlan, position: Ints) -> Hops:

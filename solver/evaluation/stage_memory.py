@@ -25,8 +25,9 @@ class StageMemory:
         The operators with a stage, stage after stage (none empty), each in execution order.
     count : int
         Number of stages.
-    values_hop : bool
-        True if values from other operators are counted elsewhere.
+    first_received : int
+        The first of operators and graph inputs that readers receive from where it is made; earlier
+        ones hop, and are counted by :func:`received_bytes_of`.
     recomputation : Recomputation
         Recomputed operators of the stages.
 
@@ -53,7 +54,7 @@ class StageMemory:
         order: Ints,
         count: int,
         *,
-        values_hop: bool = False,
+        first_received: int = 0,
         recomputation: Recomputation,
     ) -> None:
         arrays = problem.arrays
@@ -67,9 +68,7 @@ class StageMemory:
         if problem.memory_model == "weights":
             return
         reader, read = arrays.reads.pairs(order)
-        foreign = stage[read] != stage[reader]
-        if values_hop:
-            foreign &= read >= len(problem.operators)
+        foreign = (stage[read] != stage[reader]) & (read >= first_received)
         self.received, self.received_by = unique_pairs(read[foreign], stage[reader[foreign]], count)
         np.add.at(self.received_bytes, self.received_by, arrays.held_bytes[self.received])
         self._set_held(problem, stage, order)
@@ -92,7 +91,7 @@ class StageMemory:
             layout.stage,
             layout.order,
             layout.stage_count,
-            values_hop=layout.hops is not None,
+            first_received=layout.first_received,
             recomputation=recomputation,
         )
 
@@ -133,8 +132,6 @@ class StageMemory:
 def received_bytes_of(problem: PartitionProblem, layout: Layout, memory: StageMemory) -> Ints:
     """Return the bytes of received values that each place holds."""
     hops = layout.hops
-    if hops is None:
-        return memory.received_bytes
     received_bytes = np.zeros(len(layout.place), dtype=np.int64)
     received_bytes[: layout.stage_count] = memory.received_bytes
     if problem.memory_model != "weights":

@@ -110,26 +110,23 @@ def pipeline_step(
     if any(source >= target for source, target in [*arcs, *layout.arcs]):
         return _sequential_step(problem, passes, moves)
     count = devices * (1 + plan.stages[-1].chunk)
-    source = np.where(moves.source < 0, -1, at[moves.source])
-    target = np.where(moves.target < 0, -1, at[moves.target])
-    staged_ns: dict[int, tuple[int, int, int, int]] = {}
-    times_of = dict.fromkeys(arcs, (0, 0))
-    if moves.through_host:
-        written, read = target < 0, source < 0
-        columns = (
-            sums(target[read], moves.forward_ns[read], count),
-            sums(source[written], moves.forward_ns[written], count),
-            sums(source[written], moves.gradient_ns[written], count),
-            sums(target[read], moves.gradient_ns[read], count),
-        )
-        staged_ns = dict(enumerate(zip(*(column.tolist() for column in columns), strict=True)))
-    else:
-        pair = source * count + target
-        there_ns, back_ns = (
-            sums(pair, times, count * count).tolist()
-            for times in (moves.forward_ns, moves.gradient_ns)
-        )
-        times_of = {(s, t): (there_ns[s * count + t], back_ns[s * count + t]) for s, t in arcs}
+    source, target = at[moves.source], at[moves.target]
+    read, written = moves.source < 0, moves.target < 0
+    between = ~(read | written)
+    pair = source[between] * count + target[between]
+    there_ns, back_ns = (
+        sums(pair, times[between], count * count).tolist()
+        for times in (moves.forward_ns, moves.gradient_ns)
+    )
+    times_of = {(s, t): (there_ns[s * count + t], back_ns[s * count + t]) for s, t in arcs}
+    columns = (
+        sums(target[read], moves.forward_ns[read], count),
+        sums(source[written], moves.forward_ns[written], count),
+        sums(source[written], moves.gradient_ns[written], count),
+        sums(target[read], moves.gradient_ns[read], count),
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    staged_ns = {} if between.all() else dict(enumerate(rows))
     forward_ns, backward_ns = (
         tuple(sums(at, times, count).tolist()) for times in (passes.forward_ns, passes.backward_ns)
     )

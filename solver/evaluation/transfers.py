@@ -41,8 +41,6 @@ class Moves:
         Producer of the value of each transfer between devices, through the host or not.
     transfer_bytes : int
         Total of transferred bytes, in both directions.
-    through_host : bool
-        True if transfers are staged in the host's memory.
     """
 
     source: Ints
@@ -53,7 +51,6 @@ class Moves:
     arcs: list[tuple[int, int]]
     sent: Ints
     transfer_bytes: int
-    through_host: bool = False
 
 
 def stage_passes(problem: PartitionProblem, layout: Layout, recomputation: Recomputation) -> Passes:
@@ -88,7 +85,7 @@ def operator_passes(
 
 def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
     """Return the transfers of a plan under the charging of its problem."""
-    if layout.hops is not None:
+    if problem.interconnect.charging == "relayed":
         return _relay_moves(problem, layout, layout.hops)
     arrays, devices, stage = problem.arrays, problem.devices, layout.stage
     device_of_stage, count = layout.device_of_stage, layout.stage_count
@@ -117,7 +114,7 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
         np.concatenate(parts)
         for parts in ((stage[written], ends[1]), (ends[0], target), (written, value))
     )
-    return Moves(source, target, value, forward_ns, gradient_ns, arcs, sent, transfer_bytes, True)
+    return Moves(source, target, value, forward_ns, gradient_ns, arcs, sent, transfer_bytes)
 
 
 def _times(
