@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solver.model.devices import Interconnect, Link
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Transfers
@@ -32,26 +31,15 @@ def direct_problem(problem: PartitionProblem) -> PartitionProblem:
     by a hop to it, and its gradient buffers for values that others read are among those of its
     hops. Order, pins and colocation are the same.
     """
-    interconnect = problem.interconnect
-    if not Transfers(problem).hops:
+    transfers = Transfers(problem)
+    if transfers.direct is problem.interconnect:
         return problem
-    names = {device.name for device in problem.devices}
-    links = [link for ends, link in interconnect.links.items() if names.issuperset(ends)]
-    links.append(interconnect.default)
-    bandwidths = [link.bandwidth_bytes_per_s for link in links]
-    fastest = Link(
-        None if None in bandwidths else max(filter(None, bandwidths)),
-        min(link.latency_ns for link in links),
-    )
-    return problem.replace(
-        # Hosts have no special role in a pipeline.
-        devices=tuple(replace(device, is_host=False) for device in problem.devices),
-        interconnect=Interconnect(fastest, charging="host_staged", overlap=interconnect.overlap),
-    )
+    # Hosts have no special role in a pipeline.
+    devices = tuple(replace(device, is_host=False) for device in problem.devices)
+    return problem.replace(devices=devices, interconnect=transfers.direct)
 
 
 def direct(units: Instance) -> Instance:
     """Return `units` with the direct transfers of :func:`direct_problem`."""
-    if not units.transfers.hops:
-        return units
-    return replace(units, problem=direct_problem(units.problem), relays=())
+    problem = direct_problem(units.problem)
+    return units if problem is units.problem else replace(units, problem=problem, relays=())

@@ -107,19 +107,18 @@ class LeastLoads:
         devices = units.problem.devices
         speeds = [1 / units.slowness[device.device_class] for device in devices]
         self._speed = sum(sorted(speeds)[-slots:])
-        pays = [units.transfers.pays(device) for device in devices]
-        self._slowest = min(itertools.compress(speeds, pays), default=1.0)
-        self._free_count = len(devices) - sum(pays)
+        paying = units.transfers.paying
+        self._slowest = 1 / max((units.slowness[d.device_class] for d in paying), default=1.0)
+        self._free_count = len(devices) - len(paying)
         # The least time of a unit on devices that pay nothing.
-        free = {device.device_class for device in devices if not units.transfers.pays(device)}
+        free = {device.device_class for device in devices if device not in paying}
         self._free_work = np.min([units.work_ns[name] for name in free], axis=0) if free else None
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...], bool, bool], int] = {}
 
     @staticmethod
     def applies(units: Instance) -> bool:
         """Return True if loads are sums of work and transfers."""
-        problem = units.problem
-        return any(map(units.transfers.pays, problem.devices)) and not problem.interconnect.overlap
+        return bool(units.transfers.paying) and not units.problem.interconnect.overlap
 
     def bottleneck_ns(self, at_least: int = 0, at_most: int | None = None) -> int:
         """Return a lower bound of the bottleneck of every plan.

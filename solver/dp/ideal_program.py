@@ -200,14 +200,7 @@ def why_declined(
             return "with several chunks on a device only the bottleneck alone is minimised"
         if problem.memory_model != "weights":
             return "with several chunks on a device only weights are counted as memory"
-    if not with_links:
-        return None
-    transfers = Transfers(problem)
-    if transfers.hops and problem.chunks_per_device > 1:
-        return "with several chunks on a device values are relayed through chunks that do not read"
-    if transfers.depends_on_pair:
-        return "links between pairs of devices make a stage's cost depend on two devices"
-    return None
+    return Transfers(problem).dependence if with_links else None
 
 
 def _is_summed(units: Instance) -> bool:

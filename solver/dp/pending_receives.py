@@ -197,20 +197,18 @@ class _Value(NamedTuple):
 
 def _values(units: Instance) -> Iterator[_Value]:
     """Yield the values between units, or, if relayed, across each border."""
-    transfers = units.transfers
-    if not transfers.hops:
-        for net in transfers.nets:
-            yield _Value(net.producer, net.consumers, net.operators)
-        return
+    for net in units.direct_nets:
+        yield _Value(net.producer, net.consumers, net.operators)
     for border in range(1, len(units)):
         passed = [
             number
-            for net in transfers.nets
+            for net in units.relays
             if net.producer < border
             and (net.is_output or any(unit >= border for unit in net.consumers))
             for number in net.operators
         ]
-        yield _Value(border - 1, (border,), tuple(passed))
+        if passed:
+            yield _Value(border - 1, (border,), tuple(passed))
 
 
 def _moved_ns(

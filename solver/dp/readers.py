@@ -37,9 +37,9 @@ class Readers:
         self._member = costs.ideals.member
         self._nets: list[Crossing] = []
         # If sends overlap compute or receives, the load does not determine the cost of one more.
-        if costs.counts_one_send:
-            return
         transfers = costs.units.transfers
+        if transfers.counts_one_send:
+            return
         every = crossings(transfers.nets, transfers.least_ns, costs.blocks)
         self._nets = [crossing for crossing in every if len(crossing.consumers) > 1]
 

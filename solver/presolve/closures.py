@@ -118,9 +118,7 @@ def applies(units: Instance) -> bool:
     """Return True if the loads of stages are sums of costs of their two borders."""
     problem, transfers = units.problem, units.transfers
     return (
-        transfers.hops
-        and not transfers.depends_on_pair
-        and not problem.interconnect.overlap
+        transfers.are_border_sums
         and problem.is_forward_only
         and not problem.has_choices
         and not problem.is_hand_made

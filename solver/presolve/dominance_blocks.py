@@ -51,13 +51,8 @@ class Blocks:
         self._is_timed = bool({"bottleneck", "latency"} & set(problem.objective))
         self._counts_bytes = "transfer" in problem.objective
         self._overlap = problem.interconnect.overlap
-        self._others = problem.most_devices - 1
-        self._transfers = transfers = units.transfers
+        self._transfers = units.transfers
         self._work_ns = {name: own.tolist() for name, own in units.work_ns.items()}
-        self._is_uniform: list[bool] | None = None
-        if self._is_timed and not transfers.sends_once:
-            spans = zip(transfers.least_ns, transfers.most_ns, strict=True)
-            self._is_uniform = [least == most for least, most in spans]
 
         self._limited = limited_devices(units)
         holds_activations = problem.memory_model != "weights" and bool(self._limited)
@@ -188,19 +183,16 @@ class Blocks:
                 if len(readers) == 1:
                     saved.append(net)
             elif anchor not in readers:
-                if self._is_uniform is not None and not (
-                    self._is_uniform[net] and (len(readers) == 1 or self._is_instant(net))
-                ):
+                if not self._leaves_others(net, len(readers)):
                     return None
                 foreign.append(net)
-        if self._is_uniform is not None:
-            for net in self._makes[unit]:
-                if not self._is_uniform[net] and self._readers[net] != {anchor}:
-                    return None
+        for net in self._makes[unit]:
+            if self._readers[net] != {anchor} and not self._leaves_others(net):
+                return None
         return self._amounts(unit, anchor, saved, foreign, self._makes[unit], moves=True)
 
-    def _is_instant(self, net: int) -> bool:
-        return not self._transfers.most_ns[net]
+    def _leaves_others(self, net: int, readers: int = 1) -> bool:
+        return not self._is_timed or self._transfers.leaves_others(net, readers)
 
     def _may_be_limited(self, allowed: frozenset[str] | None) -> bool:
         if allowed is None:
@@ -268,8 +260,7 @@ class Blocks:
             if other is None or not kind.names.isdisjoint(other):
                 send = receive = 0
                 for net, others in nets.leaving:
-                    count = 1 if self._transfers.sends_once else min(others, self._others)
-                    send += count * kind.send_ns.most[net]
+                    send += self._transfers.most_sends(others) * kind.send_ns.most[net]
                 send -= sum(kind.send_ns.least[net] for net in nets.saved)
                 receive += sum(kind.receive_ns.most[net] for net in nets.foreign)
                 receive -= sum(kind.receive_ns.least[net] for net in nets.arriving)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from solver.model.arrays import Bools, Ints, sums
-from solver.model.devices import STAGING_HOST, Device, Link
+from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.problem import PartitionProblem
 
 Part = Literal["both", "forward", "backward"]
@@ -110,6 +110,64 @@ class Transfers:
         """Return True if a device pays for its sends and receives."""
         return not (self.through_host and device.is_host)
 
+    @cached_property
+    def paying(self) -> tuple[Device, ...]:
+        """The devices that pay for their sends and receives."""
+        return tuple(filter(self.pays, self._problem.devices))
+
+    def paid(self, readers: list[int]) -> list[int]:
+        """Return the readers for which the producer pays, of those on other devices, in order.
+
+        Where it sends a value once, it pays for the last one.
+        """
+        return readers[-1:] if self.sends_once else readers
+
+    def divided(self, amounts: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return amounts of values sent to readers, and of values relayed over borders.
+
+        One of them is the amounts, the other is zero.
+        """
+        nothing = [0] * len(amounts)
+        return (nothing, amounts) if self.hops else (amounts, nothing)
+
+    def leaves_others(self, net: int, readers: int = 1) -> bool:
+        """Return True if a net costs third devices nothing more where another unit reads it.
+
+        Parameters
+        ----------
+        readers : int
+            Units that read it, if the producer is a third one. With several the move may add a
+            device to those that it pays for.
+        """
+        least_ns, most_ns = self.least_ns[net], self.most_ns[net]
+        return self.sends_once or (least_ns == most_ns and (readers == 1 or not most_ns))
+
+    def most_sends(self, readers: int) -> int:
+        """Return the most sends of one value that a stage pays for, if some units read it."""
+        return 1 if self.sends_once else min(readers, self._problem.most_devices - 1)
+
+    @property
+    def counts_one_send(self) -> bool:
+        """True if loads count one send of each value: more cost nothing, or overlap."""
+        return self.sends_once or self._problem.interconnect.overlap
+
+    @property
+    def are_border_sums(self) -> bool:
+        """True if the loads of stages are sums of costs of their work and of their two borders."""
+        overlap = self._problem.interconnect.overlap
+        return self.hops and not (self.depends_on_pair or overlap)
+
+    @property
+    def dependence(self) -> str | None:
+        """The reason for which costs of stages depend on more than units and a device, or None."""
+        if self.hops and self._problem.chunks_per_device > 1:
+            return (
+                "with several chunks on a device values are relayed through chunks that do not read"
+            )
+        if self.depends_on_pair:
+            return "links between pairs of devices make a stage's cost depend on two devices"
+        return None
+
     def pair(self, source: str, target: str) -> LinkPair:
         """Return the links between two devices, by name."""
         interconnect = self._problem.interconnect
@@ -142,6 +200,14 @@ class Transfers:
             partners = [name for name in names if name != device.name] or names
         ends = [(device.name, other) if sends else (other, device.name) for other in partners]
         return frozenset(self.pair(*pair) for pair in ends)
+
+    def stages(self, device: Device) -> bool:
+        """Return True if a host stages values for a device, which pays to write and to read."""
+        return self.through_host and self.pays(device)
+
+    def written(self, devices: Sequence[Device]) -> list[Links]:
+        """Return the links on which devices write to a host that stages values; else none."""
+        return [self.links(device, sends=True) for device in devices if self.through_host]
 
     @cached_property
     def _all_links(self) -> Links:
@@ -214,6 +280,25 @@ class Transfers:
             "backward": gradient_ns,
         }[part]
         return sums(net_of, times_ns, len(nets))
+
+    @cached_property
+    def direct(self) -> Interconnect:
+        """An interconnect on which no value is relayed: the same, if no value is on this one.
+
+        Else a host stages values, over a link as fast as the fastest between two devices.
+        """
+        interconnect = self._problem.interconnect
+        if not self.hops:
+            return interconnect
+        names = {device.name for device in self._problem.devices}
+        links = [link for ends, link in interconnect.links.items() if names.issuperset(ends)]
+        links.append(interconnect.default)
+        bandwidths = [link.bandwidth_bytes_per_s for link in links]
+        fastest = Link(
+            None if None in bandwidths else max(filter(None, bandwidths)),
+            min(link.latency_ns for link in links),
+        )
+        return Interconnect(fastest, charging="host_staged", overlap=interconnect.overlap)
 
     def values_ns(self, links: Links) -> list[int]:
         """Return the time of one transfer of every operator's value over the slowest of `links`.

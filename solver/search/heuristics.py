@@ -42,8 +42,8 @@ def without_host(state: SearchState, clock: Clock) -> Iterator[Finding]:
     alone, and every order of devices with it is harder to search.
     """
     problem = state.problem
-    others = tuple(device for device in problem.devices if not device.is_host)
-    gone = {device.name for device in problem.devices if device.is_host}
+    others = state.presolved.units.transfers.paying
+    gone = {device.name for device in problem.devices if device not in others}
     links = problem.interconnect.links.items()
     interconnect = replace(
         problem.interconnect, links={k: v for k, v in links if gone.isdisjoint(k)}
@@ -58,10 +58,8 @@ def without_host(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def can_do_without_host(state: SearchState) -> bool:
     """Return True if some devices are hosts, and plans without them are of use."""
     problem = state.problem
-    hosts = sum(device.is_host for device in problem.devices)
     return (
-        state.presolved.units.transfers.through_host
-        and 0 < hosts < len(problem.devices)
+        0 < len(state.presolved.units.transfers.paying) < len(problem.devices)
         and problem.objective[0] == "bottleneck"
         and state.presolved.is_large
         and all(allowed is None for allowed in state.presolved.units.allowed_devices)

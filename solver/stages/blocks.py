@@ -12,7 +12,7 @@ from solver.model.colocation import leader_of
 from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net
-from solver.stages.pair_sums import Crossing
+from solver.stages.pair_sums import Crossing, PairSum
 
 DROPPED = -1
 
@@ -208,11 +208,25 @@ def consuming_blocks(net: Net, blocks: Blocks) -> tuple[int, tuple[int, ...]] | 
 def crossings(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks) -> list[Crossing]:
     """Return the nets that may cross at some cost, merged by their ends."""
     merged: dict[tuple[int, tuple[int, ...]], int] = {}
-    for net, cost in zip(nets, costs, strict=True):
+    for net, cost in zip(nets, costs, strict=False):
         ends = consuming_blocks(net, blocks)
         if cost and ends is not None:
             merged[ends] = merged.get(ends, 0) + cost
     return [Crossing(*ends, cost) for ends, cost in merged.items()]
+
+
+def add_sent(total: PairSum, units: Instance, costs: Sequence[int], blocks: Blocks) -> None:
+    """Add costs of the nets of ``units.transfers`` where a stage sends them."""
+    for crossing in crossings(units.direct_nets, costs, blocks):
+        total.add_sent(crossing)
+    total.of_end += relayed(units.relays, costs, blocks, total.member)
+
+
+def add_received(total: PairSum, units: Instance, costs: Sequence[int], blocks: Blocks) -> None:
+    """Add costs of the nets of ``units.transfers`` where a stage receives them."""
+    for crossing in crossings(units.direct_nets, costs, blocks):
+        total.add_received(crossing)
+    total.of_start += relayed(units.relays, costs, blocks, total.member)
 
 
 def relayed(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks, member: Bools) -> Floats:
@@ -221,7 +235,7 @@ def relayed(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks, member: B
     Those are made in it and read after it, or outputs; nothing leaves the last ideal.
     """
     sums = np.zeros(member.shape[1])
-    for net, cost in zip(nets, costs, strict=True):
+    for net, cost in zip(nets, costs, strict=False):
         producer = blocks.block_of[net.producer]
         if not cost or producer == DROPPED:
             continue

@@ -10,7 +10,7 @@ import numpy as np
 from solver.model.arrays import Bools, Floats, Indices
 from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
-from solver.stages.blocks import Blocks, crossings, relayed
+from solver.stages.blocks import Blocks, add_received, add_sent
 from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals
 from solver.stages.pair_sums import PairSum
@@ -60,10 +60,7 @@ class StageCosts:
         # In every ideal, the units that a kind may not run.
         banned = (units.banned(kind.device).astype(np.int64) for kind in kinds)
         self._banned = [blocks.sums(flags) @ member for flags in banned]
-        if units.transfers.hops:
-            self._build_relays()
-        else:
-            self._build_transfers()
+        self._build_transfers()
         self.identical_kinds = self._identical_kinds()
         # All work, and every value sent and received.
         self.most_load_ns = int(max(float(work[-1]) for work in self._work_ns))
@@ -88,7 +85,7 @@ class StageCosts:
         )
 
     def _build_transfers(self) -> None:
-        nets, transfers, blocks = self.units.nets, self.units.transfers, self.blocks
+        units, transfers, blocks = self.units, self.units.transfers, self.blocks
         member = self.ideals.member
         known: dict[tuple[tuple[int, ...], ...], tuple[PairSum, ...]] = {}
         self._moved_ns: list[tuple[PairSum, ...]] = []
@@ -100,35 +97,17 @@ class StageCosts:
                 send = PairSum(member)
                 # Overlapping times are compared, others are added.
                 receive = PairSum(member) if self.problem.interconnect.overlap else send
-                for crossing in crossings(nets, key[0], blocks):
-                    send.add_sent(crossing)
-                for crossing in crossings(nets, key[1], blocks):
-                    receive.add_received(crossing)
+                add_sent(send, units, key[0], blocks)
+                add_received(receive, units, key[1], blocks)
                 known[key] = (send,) if receive is send else (send, receive)
             self._moved_ns.append(known[key])
         self.transfer_bytes = PairSum(member)
-        self.most_transfer_bytes = sum(net.value_bytes * len(net.consumers) for net in nets)
+        sizes_bytes = [net.value_bytes for net in transfers.nets]
+        self.most_transfer_bytes = sum(n.value_bytes * len(n.consumers) for n in units.direct_nets)
+        most_borders = len(self.problem.devices) - 1
+        self.most_transfer_bytes += most_borders * sum(net.value_bytes for net in units.relays)
         if "transfer" in self.problem.objective:
-            sizes_bytes = [net.value_bytes for net in nets]
-            for crossing in crossings(nets, sizes_bytes, blocks):
-                self.transfer_bytes.add_received(crossing)
-
-    def _build_relays(self) -> None:
-        """Charge the values relayed over the border after an ideal to both of its stages."""
-        nets, member = self.units.transfers.nets, self.ideals.member
-        crossing_ns = relayed(nets, self.units.transfers.most_ns, self.blocks, member)
-        send, receive = PairSum(member), PairSum(member)
-        send.of_end += crossing_ns
-        receive.of_start += crossing_ns
-        tables: tuple[PairSum, ...] = (send, receive)
-        if not self.problem.interconnect.overlap:
-            send.of_start += crossing_ns
-            tables = (send,)
-        self._moved_ns = [tables] * len(self.kinds)
-        sizes_bytes = [net.value_bytes for net in nets]
-        self.transfer_bytes = PairSum(member)
-        self.transfer_bytes.of_start += relayed(nets, sizes_bytes, self.blocks, member)
-        self.most_transfer_bytes = sum(sizes_bytes) * (len(self.problem.devices) - 1)
+            add_received(self.transfer_bytes, units, sizes_bytes, blocks)
 
     def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
         """Return True where `kind` may run a stage; None if it may run all."""
@@ -181,11 +160,6 @@ class StageCosts:
             result = result + part if len(tables) == 1 else np.maximum(result, part)
         return result
 
-    @property
-    def counts_one_send(self) -> bool:
-        """True if loads count one send of each value: more cost nothing, or overlap."""
-        return self.units.transfers.sends_once or self.problem.interconnect.overlap
-
     def latency_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
         """Return the contribution of each stage on `kind` to the sum of all loads.
 
@@ -193,7 +167,7 @@ class StageCosts:
         all devices send it in the same time, but the number of sends does not depend on the stage
         alone. With transfers that overlap compute it is the load, which counts one send at most.
         """
-        if self.counts_one_send:
+        if self.units.transfers.counts_one_send:
             return self.load_ns(kind, starts, ends)
         return self.compute_ns(kind, starts, ends) + 2 * self._received_ns.table(starts, ends)
 
@@ -201,7 +175,5 @@ class StageCosts:
     def _received_ns(self) -> PairSum:
         """Receive times of each stage on uniform links."""
         table = PairSum(self.ideals.member)
-        most_ns = self.units.transfers.most_ns
-        for crossing in crossings(self.units.nets, most_ns, self.blocks):
-            table.add_received(crossing)
+        add_received(table, self.units, self.units.transfers.most_ns, self.blocks)
         return table

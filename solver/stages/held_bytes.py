@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from solver.model.arrays import Bools, Floats, Indices
 from solver.presolve.instance import Instance
-from solver.stages.blocks import DROPPED, Blocks, crossings, relayed
+from solver.stages.blocks import DROPPED, Blocks, add_received, relayed
 from solver.stages.ideals import Ideals
 from solver.stages.pair_sums import Crossing, PairSum
 from solver.stages.peaks import StagePeaks
@@ -106,16 +106,11 @@ class HeldBytes:
         return [Crossing(DROPPED, key, size_bytes) for key, size_bytes in merged.items()]
 
     def _build_received(self) -> None:
-        blocks, member = self._blocks, self._ideals.member
-        nets, relays = self._units.direct_nets, self._units.relays
-        for crossing in crossings(nets, [net.held_bytes for net in nets], blocks):
-            self._always.add_received(crossing)
-        coming, returning = (
-            [net.held_bytes for net in relays],
-            [net.returned_bytes for net in relays],
-        )
-        self._always.of_start += relayed(relays, coming, blocks, member)
-        self._always.of_end += relayed(relays, returning, blocks, member)
+        units, relays = self._units, self._units.relays
+        held = [net.held_bytes for net in units.transfers.nets]
+        add_received(self._always, units, held, self._blocks)
+        returning = [net.returned_bytes for net in relays]
+        self._always.of_end += relayed(relays, returning, self._blocks, self._ideals.member)
 
     def _build_storages(self) -> None:
         blocks, member = self._blocks, self._ideals.member

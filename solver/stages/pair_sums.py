@@ -48,7 +48,7 @@ class PairSum:
     """
 
     def __init__(self, member: Bools) -> None:
-        self._member = member
+        self.member = member
         count = member.shape[1]
         self.of_start = np.zeros(count)
         self.of_end = np.zeros(count)
@@ -71,9 +71,9 @@ class PairSum:
         self.of_start -= sums
 
     def _sums(self, costs: Floats) -> Floats:
-        sums = np.zeros(self._member.shape[1])
+        sums = np.zeros(self.member.shape[1])
         for block in np.flatnonzero(costs):
-            sums[self._member[block]] += costs[block]
+            sums[self.member[block]] += costs[block]
         return sums
 
     def add_sent(self, crossing: Crossing) -> None:
@@ -107,8 +107,8 @@ class PairSum:
 
     def _ends_of(self, crossing: Crossing) -> tuple[float, Bools, Ints, Bools]:
         """Return the cost and, by set: producer inside, number of readers inside, all of them."""
-        read = self._member[list(crossing.consumers)].sum(axis=0)
-        made, whole = self._member[crossing.producer], read == len(crossing.consumers)
+        read = self.member[list(crossing.consumers)].sum(axis=0)
+        made, whole = self.member[crossing.producer], read == len(crossing.consumers)
         return float(crossing.cost), made, read, whole
 
     def table(self, starts: Indices, ends: Indices) -> Floats:
@@ -134,7 +134,7 @@ class PairSum:
 
     def _features(self) -> tuple[Bools, Bools, Floats]:
         if self._stacked is None:
-            shape = (0, self._member.shape[1])
+            shape = (0, self.member.shape[1])
             self._stacked = (
                 np.array(self._starts) if self._starts else np.zeros(shape, dtype=np.bool_),
                 np.array(self._ends) if self._ends else np.zeros(shape, dtype=np.bool_),

@@ -50,7 +50,8 @@ class ChainPass:
         self.ceilings = ceilings
         self.transfers = units.transfers
         send, receive, self.profile_of = self._profiles()
-        self.send_table = send
+        times_ns = list(map(self.transfers.divided, send))
+        self.send_table = [sent for sent, _ in times_ns]
         self.rows = SegmentRows(units, receive)
         length = self.rows.length
         self.length = length
@@ -65,10 +66,8 @@ class ChainPass:
         self.kind = np.full((states, count), -1, dtype=np.int64)
         # send[profile][state, cut]: sends of segments that end there, with the rest on `state`.
         send_states = 1 if self.transfers.sends_once else states
-        self.send = [np.zeros((send_states, count), dtype=np.int64) for _ in send]
-        if self.transfers.hops:
-            by_place = [[times[index] for index in self.rows.order] for times in send]
-            self.send = [self.rows.crossing(times)[None, cuts] for times in by_place]
+        by_place = [[relayed[index] for index in self.rows.order] for _, relayed in times_ns]
+        self.send = [np.tile(self.rows.crossing(own)[cuts], (send_states, 1)) for own in by_place]
         # A rest has one device less, so it is on the level before.
         self.levels = moves.sets.levels[1:]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
@@ -122,7 +121,7 @@ class ChainPass:
         end = self.length
         for start in range(self.length - 1, -1, -1):
             self.rows.step()
-            if self.needs_loads and not self.transfers.hops:
+            if self.needs_loads:
                 self._charge_sends(start)
             if start not in starts:
                 continue
@@ -260,7 +259,7 @@ class ChainPass:
             if source > place and min(self.rows.earlier_readers[source]) == place:
                 # Segments that start here or before contain all its earlier readers.
                 self._charge_earlier(source, -1)
-        readers = self.rows.readers[place]
+        readers = self.transfers.paid(self.rows.readers[place])
         if not readers:
             return
         operator = self.rows.order[place]
@@ -273,9 +272,6 @@ class ChainPass:
             send_ns = table[operator]
             if not send_ns:
                 continue
-            if self.transfers.sends_once:
-                self.send[profile][:, first:last] += send_ns
-                continue
             # Ends after the last reader but one leave a single reader in the rest.
             self.send[profile][:, several:last] += send_ns
             if several > first:
@@ -284,11 +280,9 @@ class ChainPass:
 
     def _charge_earlier(self, place: int, sign: int) -> None:
         """Charge a send of the value of `place` to segments before earlier readers, or undo it."""
-        charged = [place]
-        if self.transfers.sends_once:
-            # Segments that end at the last reader, or before, are charged for later ones.
-            charged += self.rows.readers[place]
-        first = np.searchsorted(self.cuts, charged[-1], side="right")
+        # Where one send is paid, segments before a later reader are charged for that one.
+        charged, *_ = self.transfers.paid([place, *self.rows.readers[place]])
+        first = np.searchsorted(self.cuts, charged, side="right")
         for profile, table in enumerate(self.send_table):
             self.send[profile][:, first:] += sign * table[self.rows.order[place]]
 

@@ -64,22 +64,19 @@ class SegmentTables:
             Starts of the segments of a known plan, in the order.
         """
         count = len(places)
-        hops = units.transfers.hops
-        if starts is None or units.transfers.sends_once:
-            starts = np.zeros(0, dtype=np.int64)
+        starts = np.zeros(0, dtype=np.int64) if starts is None else starts
         rows = SegmentRows(units, receive_ns)
-        place_times = [[times[index] for index in rows.order] for times in send_ns]
-        sends = [np.zeros(rows.length + 1, dtype=np.int64) for _ in send_ns]
-        if hops:
-            sends = [rows.crossing(times) for times in place_times]
+        transfers = units.transfers
+        times_ns = [transfers.divided([times[index] for index in rows.order]) for times in send_ns]
+        sends = [rows.crossing(relayed) for _, relayed in times_ns]
         by_start = np.zeros((3 + 2 * len(send_ns), count, longest), dtype=np.int64)
         number_of = {place: number for number, place in enumerate(places.tolist())}
         for start in range(rows.length - 1, -1, -1):
             rows.step()
-            readers = rows.readers[start]
-            if readers and not hops:
+            readers = transfers.paid(rows.readers[start])
+            if readers:
                 for last in _last_readers(readers, starts):
-                    for total, times in zip(sends, place_times, strict=True):
+                    for total, (times, _) in zip(sends, times_ns, strict=True):
                         total[start + 1 : last + 1] += times[start]
             if start not in number_of:
                 continue

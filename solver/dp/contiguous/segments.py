@@ -5,7 +5,8 @@ an array; moving the start from i + 1 to i changes that array only where operato
 read. All rows together therefore take O(edges + sum of the rows' lengths).
 
 Relayed values are received and sent by all segments between producer and last reader: two numbers
-for each place, known beforehand.
+for each place, known beforehand. Values are either relayed or sent to their readers; the others'
+amounts are zero.
 """
 
 from __future__ import annotations
@@ -86,21 +87,21 @@ class SegmentRows:
 
     def __init__(self, units: Instance, transfer_ns: Sequence[Sequence[int]]) -> None:
         problem = units.problem
-        self._hops = units.transfers.hops
+        divided = units.transfers.divided
         self.order = [index for members in units.members for index in members]
         self.length = len(self.order)
         self.place_of = {index: place for place, index in enumerate(self.order)}
         self._needs_activations = problem.memory_model != "weights"
         self._ops = [problem.operators[index] for index in self.order]
-        self._transfer_ns = [[times[index] for index in self.order] for times in transfer_ns]
+        times_ns = [divided([times[index] for index in self.order]) for times in transfer_ns]
         self.sources: list[list[int]] = []
         self._inputs: list[list[int]] = []
         input_index = {entry.name: i for i, entry in enumerate(problem.inputs)}
         held_bytes = problem.arrays.held_bytes.tolist()
-        self._held_bytes = [held_bytes[index] for index in self.order]
+        received_bytes, relayed_bytes = divided([held_bytes[index] for index in self.order])
         self._input_bytes = held_bytes[len(self.order) :]
         sent_bytes = (problem.arrays.value_bytes + problem.arrays.gradient_bytes).tolist()
-        self._sent_bytes = [sent_bytes[index] for index in self.order]
+        moved_bytes, hopped_bytes = divided([sent_bytes[index] for index in self.order])
         self._saved_bytes = problem.arrays.saved_bytes[self.order]
         self.readers: list[list[int]] = [[] for _ in self.order]
         self.earlier_readers: list[list[int]] = [[] for _ in self.order]
@@ -126,16 +127,19 @@ class SegmentRows:
         ends = [*[count] * count, *range(count)]
         self._values = _FirstUse(count, ends)
         # They differ with several microbatches, or by the data of operators.
-        plain = self._held_bytes == self._sent_bytes
+        plain = received_bytes == moved_bytes
         self._held = self._values if plain else _FirstUse(count, ends)
         self._given = _FirstUse(count, [count] * len(self._input_bytes))
         self._times = [_FirstUse(count, ends) for _ in transfer_ns]
-        if self._hops:
-            returned_bytes = problem.arrays.returned_bytes[self.order].tolist()
-            self._crossing_ns = [self.crossing(times) for times in self._transfer_ns]
-            self._crossing_bytes = self.crossing(self._sent_bytes)
-            self._crossing_held = self.crossing(self._held_bytes)
-            self._crossing_returned = self.crossing(returned_bytes)
+        # Without repetition, the sums of values and what each of these adds.
+        sizes = {self._held: received_bytes, self._values: moved_bytes}
+        sizes.update(zip(self._times, (sent for sent, _ in times_ns), strict=True))
+        self._used = [(values, own) for values, own in sizes.items() if any(own)]
+        _, returned_bytes = divided(problem.arrays.returned_bytes[self.order].tolist())
+        self._crossing_ns = [self.crossing(relayed) for _, relayed in times_ns]
+        self._crossing_bytes = self.crossing(hopped_bytes)
+        self._crossing_held = self.crossing(relayed_bytes)
+        self._crossing_returned = self.crossing(returned_bytes)
         self.start = count
 
     def crossing(self, sizes: Sequence[int]) -> Ints:
@@ -144,6 +148,8 @@ class SegmentRows:
         Border b is before place b. The first and the last one, after all places, have none.
         """
         change = np.zeros(self.length + 2, dtype=np.int64)
+        if not any(sizes):
+            return change[:-1]
         for place, (op, size) in enumerate(zip(self._ops, sizes, strict=True)):
             last = self.length - 1 if op.is_output else max(self.readers[place], default=place)
             change[place + 1] += size
@@ -175,43 +181,25 @@ class SegmentRows:
         for key in op.weights:
             item = self._weight_keys[key]
             self._weights.use(item, place, self._weight_bytes[item])
-        if not self._hops:
-            self._use_values(place)
+        for values, sizes in self._used:
+            values.use(place, self.length, sizes[place])
+            for source in self.sources[place]:
+                later = source if source < place else self.length + source
+                values.use(later, place, sizes[source])
         if self._needs_activations:
             for item in self._inputs[place]:
                 self._given.use(item, place, self._input_bytes[item])
             for array, first, end, size_bytes in self._holdings[place]:
                 array[first:end] += size_bytes
 
-    def _use_values(self, place: int) -> None:
-        used = list(zip(self._times, self._transfer_ns, strict=True))
-        used.append((self._values, self._sent_bytes))
-        if self._held is not self._values:
-            used.append((self._held, self._held_bytes))
-        for values, sizes in used:
-            values.use(place, self.length, sizes[place])
-            for source in self.sources[place]:
-                item = source if source < place else self.length + source
-                values.use(item, place, sizes[source])
-
     def row(self, end: int) -> SegmentRow:
         """Return the costs of the segments from the start to every j <= `end`."""
         part = slice(self.start, end)
         received_bytes = np.zeros(end - self.start, dtype=np.int64)
         if self._needs_activations:
-            received_bytes += np.cumsum(self._given.at[part])
-        if self._hops:
-            every = np.ones(end - self.start, dtype=np.int64)
-            values_bytes = self._crossing_bytes[self.start] * every
-            receive_ns = [times[self.start] * every for times in self._crossing_ns]
-            if self._needs_activations:
-                received_bytes += self._crossing_held[self.start]
-                received_bytes += self._crossing_returned[self.start + 1 : end + 1]
-        else:
-            values_bytes = np.cumsum(self._values.at[part])
-            receive_ns = [np.cumsum(times.at[part]) for times in self._times]
-            if self._needs_activations:
-                received_bytes += np.cumsum(self._held.at[part])
+            received_bytes += np.cumsum(self._given.at[part] + self._held.at[part])
+            received_bytes += self._crossing_held[self.start]
+            received_bytes += self._crossing_returned[self.start + 1 : end + 1]
         return SegmentRow(
             start=self.start,
             weights_bytes=np.cumsum(self._weights.at[part]),
@@ -219,6 +207,11 @@ class SegmentRows:
             live_bytes=np.maximum.accumulate(self._live[part]),
             waiting_bytes=self._waiting[part].copy(),
             received_bytes=received_bytes,
-            received_values_bytes=values_bytes,
-            receive_ns=receive_ns,
+            received_values_bytes=(
+                np.cumsum(self._values.at[part]) + self._crossing_bytes[self.start]
+            ),
+            receive_ns=[
+                np.cumsum(times.at[part]) + crossing[self.start]
+                for times, crossing in zip(self._times, self._crossing_ns, strict=True)
+            ],
         )

@@ -244,11 +244,9 @@ class TransferTables:
             [[] if a is b else times(transfers.links(b, (a.name,), sends=False)) for b in devices]
             for a in devices
         ]
-        self.writes: list[list[int]] = []
+        self.writes = [times(links) for links in transfers.written(devices)]
         self.uniform: list[int] | None = None
-        if transfers.through_host:
-            self.writes = [times(transfers.links(device, sends=True)) for device in devices]
-        elif len(by_link) <= 1:
+        if len(by_link) <= 1:
             self.uniform = next(iter(by_link.values()), [0] * len(units.nets))
         kept = [
             index
