@@ -24,7 +24,7 @@ class Crossings:
         self._received: dict[tuple[int, Place], Literal] = {}
         self._crosses: dict[tuple[int, tuple[int, ...], Place], Literal] = {}
         self._held: dict[tuple[tuple[int, ...], Place], Literal] = {}
-        self._relayed: dict[tuple[int, int], LinearSum] = {}
+        self._carried: dict[tuple[int, int], LinearSum] = {}
 
     def received(self, net: Net, place: Place) -> Literal:
         """received[net, place]: read there, produced elsewhere; inputs are produced nowhere."""
@@ -112,8 +112,8 @@ class Crossings:
         """
         # Relays live as long as the model.
         key = (id(relay), border)
-        if key in self._relayed:
-            return self._relayed[key]
+        if key in self._carried:
+            return self._carried[key]
         stages, producer = self.stages, relay.producer
         ends = [unit for unit in relay.consumers if stages.reaches(unit, border) is not False]
         inside = 0 < border < len(stages.positions)
@@ -138,7 +138,7 @@ class Crossings:
                 row.add(stages.reaches(producer, border))
                 stages.add_row(row.expression >= 0)
             total.add(literal)
-        self._relayed[key] = total
+        self._carried[key] = total
         return total
 
     @cached_property
@@ -150,7 +150,7 @@ class Crossings:
         forward_only = stages.is_single and not any(
             op.is_backward for op in stages.problem.operators
         )
-        for net in stages.units.nets:
+        for net in stages.units.sent_nets:
             producer = net.producer
             for target, place in enumerate(stages.places):
                 received = self.received(net, place)

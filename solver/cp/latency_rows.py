@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 
+import networkx as nx
+
 from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.load_rows import LoadRows
@@ -32,6 +34,22 @@ class LatencyRows:
             start = stages.largest_that_count(before, horizon)
             finishes.append(start.add_sum(times[target]))
         return stages.largest_of(finishes)
+
+    @cached_property
+    def crosses_every_border(self) -> bool:
+        """True if values hop over every border between stages that have units.
+
+        Then each component of the graph returns a value or is the only one: a component with units
+        before the border either reaches over it or ends before it.
+        """
+        units = self.stages.units
+        if not units.transfers.hops:
+            return False
+        graph = nx.Graph(units.edges)
+        graph.add_nodes_from(range(len(units)))
+        returning = {net.producer for net in units.relays if net.is_output}
+        parts = list(nx.connected_components(graph))
+        return len(parts) == 1 or all(part & returning for part in parts)
 
     def arc(self, source: int, target: int) -> Literal:
         """Return a literal that is true if stage `target` starts after stage `source`.

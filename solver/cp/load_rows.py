@@ -153,12 +153,11 @@ class LoadRows:
         return self._latency_cache[key]
 
     def staged_times_ns(self, device: Device, part: Part = "both") -> list[tuple[Net, int, int]]:
-        """Return the times of a write and a read of each net for `device`; nothing on a host."""
+        """Return the times of a write and a read of each net that a host stages for `device`."""
         transfers = self._transfers
-        if not transfers.pays(device):
-            return []
+        nets = transfers.nets if transfers.stages(device) else ()
         send_ns, receive_ns = transfers.send_ns(device, part), transfers.receive_ns(device, part)
-        return list(zip(transfers.nets, send_ns.most, receive_ns.most, strict=True))
+        return list(zip(nets, send_ns.most, receive_ns.most, strict=False))
 
     @cached_property
     def _any_pair(self) -> LinkPair:
@@ -199,17 +198,14 @@ class LoadRows:
 
     def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:
         compute = self.compute(self.stages.places[slot], device)
-        if self._transfers.hops:
-            send, receive = LinearSum(), LinearSum()
-            for position in self.stages.places[slot]:
-                receive.add_sum(self.border_time(position))
-                send.add_sum(self.border_time(position + 1))
-        elif self._transfers.through_host:
-            send, receive = self._staged_times(slot, device)
-        elif self._transfers.depends_on_pair:
-            send, receive = self._linked_times(slot)
-        else:
-            send, receive = self._uniform_times(slot)
+        send, receive = self._staged_times(slot, device)
+        is_linked = self._transfers.depends_on_pair
+        sent, received = self._linked_times(slot) if is_linked else self._uniform_times(slot)
+        send.add_sum(sent)
+        receive.add_sum(received)
+        for position in self.stages.places[slot]:
+            receive.add_sum(self.border_time(position))
+            send.add_sum(self.border_time(position + 1))
         return self.joined(compute, send, receive)
 
     def joined(self, compute: LinearSum, send: LinearSum, receive: LinearSum) -> list[LinearSum]:
@@ -223,7 +219,7 @@ class LoadRows:
         if (border, part) not in self._border_times:
             slots = len(self.stages.slots)
             source, target = (border - 1) % slots, border % slots
-            hops = [(net, self.crossings.hops(net, border)) for net in self._transfers.nets]
+            hops = [(net, self.crossings.hops(net, border)) for net in self.stages.units.relays]
             total = LinearSum()
             if slots > 1 and 0 < border < len(self.stages.positions):
                 if self._transfers.depends_on_pair:
@@ -250,7 +246,7 @@ class LoadRows:
             if source == slot:
                 for net, literal in entries:
                     send.add(literal, times[id(net)])
-        for net in self.stages.units.nets:
+        for net in self.stages.units.sent_nets:
             received = self.crossings.received(net, self.stages.places[slot])
             receive.add(received, times[id(net)])
         return send, receive
@@ -282,6 +278,8 @@ class LoadRows:
         Each net has a term that is 1 if it is transferred.
         """
         stages = self.stages
+        if not entries:
+            return LinearSum()
         rows: list[ConditionalRow] = []
         for first, sender in enumerate(stages.kinds):
             for second, receiver in enumerate(stages.kinds):

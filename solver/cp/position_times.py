@@ -53,38 +53,11 @@ class PositionTimes:
 
     def traffic(self, position: int, device: Device, part: Part) -> tuple[LinearSum, LinearSum]:
         """Return the send and receive times of `position`, for values and for their gradients."""
-        transfers = self.stages.units.transfers
-        if transfers.through_host:
-            return self._staged(position, device, part)
-        if transfers.hops:
-            send = self.loads.border_time(position + 1, part).copy()
-            return send, self.loads.border_time(position, part).copy()
-        return self._direct(position, part)
-
-    def hop(self, source: int, target: int, part: Part) -> LinearSum:
-        """Return the transfer time from one position to another, not through the host."""
-        if self.stages.units.transfers.hops:
-            return self.loads.border_time(target, part) if target == source + 1 else LinearSum()
-        slots = len(self.stages.slots)
-        entries = [
-            (net, literal)
-            for net in self.stages.units.nets
-            if (literal := self._travel(net, source, target)) is not False
-        ]
-        if not entries:
-            return LinearSum()
-        return self.loads.link_time(source % slots, target % slots, entries, part)
-
-    def _staged(self, position: int, device: Device, part: Part) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
         for net, sent_ns, read_ns in self.loads.staged_times_ns(device, part):
             send.add(self._sent(net, position), sent_ns)
             receive.add(self._first_received[id(net), position], read_ns)
-        return send, receive
-
-    def _direct(self, position: int, part: Part) -> tuple[LinearSum, LinearSum]:
-        send, receive = LinearSum(), LinearSum()
-        nets, slots = self.stages.units.nets, self.stages.slots
+        nets, slots = self.stages.units.sent_nets, self.stages.slots
         here = position % len(slots)
         for other in slots:
             if other == here:
@@ -93,7 +66,20 @@ class PositionTimes:
             send.add_sum(self.loads.link_time(here, other, sent, part))
             arriving = [(net, self._received_from(net, other, position)) for net in nets]
             receive.add_sum(self.loads.link_time(other, here, arriving, part))
-        return send, receive
+        send.add_sum(self.loads.border_time(position + 1, part))
+        return send, receive.add_sum(self.loads.border_time(position, part))
+
+    def hop(self, source: int, target: int, part: Part) -> LinearSum:
+        """Return the transfer time from one position to another, not through the host."""
+        slots = len(self.stages.slots)
+        entries = [
+            (net, literal)
+            for net in self.stages.units.sent_nets
+            if (literal := self._travel(net, source, target)) is not False
+        ]
+        total = self.loads.link_time(source % slots, target % slots, entries, part).copy()
+        # Relayed values travel between neighbours alone.
+        return total.add_sum(self.loads.border_time(target, part))
 
     def _both(self, key: tuple[object, ...], first: LinearSum, second: LinearSum) -> Literal:
         """Return a literal that is true at least if two sums of 0 or 1 are both 1."""

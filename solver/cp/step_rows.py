@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-import networkx as nx
-
 from solver.cp.latency_rows import LatencyRows
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.position_times import PositionTimes
@@ -75,21 +73,10 @@ class StepRows:
 
     @cached_property
     def _is_flow_shop(self) -> bool:
-        """True if all plans are chains of one stage per device, scheduled as a flow shop.
-
-        Every border is crossed if each component of the graph returns a value or is the only one:
-        a component with units before the border either reaches over it or ends before it.
-        """
-        problem, units = self.stages.problem, self.stages.units
-        if not (units.transfers.hops and self.stages.is_single):
-            return False
-        if problem.is_training and problem.schedule != "gpipe":
-            return False
-        graph = nx.Graph(units.edges)
-        graph.add_nodes_from(range(len(units)))
-        returning = {net.producer for net in units.relays if net.is_output}
-        parts = list(nx.connected_components(graph))
-        return len(parts) == 1 or all(part & returning for part in parts)
+        """True if all plans are chains of one stage per device, scheduled as a flow shop."""
+        problem = self.stages.problem
+        has_one_pass = not problem.is_training or problem.schedule == "gpipe"
+        return has_one_pass and self.stages.is_single and self._latency.crosses_every_border
 
     def _jobs(self, microbatches: int) -> tuple[EventNode, ...]:
         tables = action_tables(

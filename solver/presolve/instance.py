@@ -193,6 +193,18 @@ class Instance:
         return () if self.relays else self.nets
 
     @property
+    def sent_nets(self) -> tuple[Net, ...]:
+        """Values that stages send to each device that reads them, neither staged nor relayed."""
+        return () if self.transfers.sends_once else self.nets
+
+    @property
+    def depends_on_count(self) -> bool:
+        """True if memory or relays of a stage depend on the number of devices in use."""
+        problem = self.problem
+        has_steps = "step" in problem.objective
+        return self.transfers.hops or has_steps or problem.memory_depends_on_followers
+
+    @property
     def moves_freely(self) -> bool:
         """True if the cost of a plan does not depend on the numbers of its stages."""
         return not (self.problem.stage_pins or self.transfers.hops)

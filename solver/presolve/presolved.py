@@ -65,15 +65,9 @@ class Presolved:
         return "step" in self.problem.objective
 
     @property
-    def depends_on_count(self) -> bool:
-        """True if memory or relays of a stage depend on the number of devices in use."""
-        hops = self.units.transfers.hops
-        return hops or self.has_steps or self.problem.memory_depends_on_followers
-
-    @property
     def counts_devices(self) -> bool:
         """True if each number of devices has a branch: no alignment of stages hides it."""
-        return self.depends_on_count and (self.chunks > 1 or self.has_steps)
+        return self.units.depends_on_count and (self.chunks > 1 or self.has_steps)
 
     def orders(self, *, every_length: bool) -> list[tuple[int, ...]] | None:
         """Return the orders of kinds in all slots or, on demand, in fewer; None if too many."""

@@ -192,7 +192,7 @@ class BranchSearch:
         """
         restated = self._presolved
         is_ordered = branch.order is not None and len(restated.kinds) > 1
-        return restated.counts_devices or (restated.depends_on_count and is_ordered)
+        return restated.counts_devices or (restated.units.depends_on_count and is_ordered)
 
     def _question(self, branch: Branch, formulation: CpSatFormulation) -> Question:
         """Add limits on the objectives, and the incumbent as a hint where it is a solution."""

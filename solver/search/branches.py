@@ -162,7 +162,7 @@ def _branches(presolved: Presolved, plan: PartitionPlan | None, least: int) -> l
     if len(kinds) == 1:
         return [Branch((0,) * c, c, r, least) for r in rounds for c in counts]
     free = [Branch(None, c, r, least) for r in rounds for c in counts]
-    orders = presolved.orders(every_length=presolved.depends_on_count)
+    orders = presolved.orders(every_length=presolved.units.depends_on_count)
     if orders is None:
         return free
     branches = [Branch(order, len(order), r, least) for r in rounds for order in orders]
