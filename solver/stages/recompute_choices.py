@@ -64,8 +64,8 @@ class PartChoices(NamedTuple):
     candidates : tuple of int
         Operators.
     is_complete : bool
-        True if no plan has a better choice. Otherwise choices were dropped, or an operator of
-        another region that reads a value may be recomputed, so that the value may not.
+        True if no plan has a better choice, otherwise choices were dropped. Choices of parts are
+        independent: one may recompute a value that is an anchor of another.
     """
 
     amounts: Ints
@@ -131,8 +131,7 @@ class RecomputeChoices:
             amounts: Ints = np.array([point[:4] for point in points], dtype=np.int64)
             self._known[model, given] = amounts, [point[4] for point in points], is_whole
         amounts, masks, is_whole = self._known[model, given]
-        is_complete = is_whole and not self._is_read_later(candidates, part)
-        return PartChoices(amounts, masks, tuple(candidates), is_complete)
+        return PartChoices(amounts, masks, tuple(candidates), is_whole)
 
     def hull(self, part: Part) -> tuple[Choice, ...]:
         """Return the choices that are cheapest for some price, those with most kept bytes first.
@@ -161,17 +160,6 @@ class RecomputeChoices:
         users = (*savers, *self.structure.readers[index])
         return bool(operators[index].backward.residual_bytes) or any(
             self.regions[user] == region and not part.lacks(user) for user in users
-        )
-
-    def _is_read_later(self, candidates: Sequence[int], part: Part) -> bool:
-        """Return True if an operator of another region that reads a candidate may be recomputed."""
-        operators = self._problem.operators
-        return any(
-            self.regions[reader] != self.regions[index]
-            and not part.lacks(reader)
-            and operators[reader].backward.recomputable
-            for index in candidates
-            for reader in self.structure.readers[index]
         )
 
     def _views_bytes(self, index: int, part: Part) -> int:
@@ -253,19 +241,26 @@ class RecomputeChoices:
     def _anchor(self, index: int, part: Part) -> Amounts:
         """Return the amounts added by a storage if it is an anchor.
 
-        A storage read by several regions is kept once: for the first of them.
+        A storage read by several regions is kept once: for the first of them. All count the bytes
+        that are then not held for sends, so that no choice adds up to more than the stage holds.
         """
         op, own = self._problem.operators[index], self.regions[part.members[0]]
-        if self.regions[index] != own:
-            readers = self.structure.readers[index]
-            regions = [self.regions[reader] for reader in readers if not part.lacks(reader)]
-            if any(self.regions[index] < region < own for region in regions):
-                return (0, 0, 0, 0)
-        kept_bytes = op.backward.kept_bytes
         sent_bytes = self._sent_bytes(index, op.storage_bytes, part)
-        sent_bytes -= self._sent_bytes(index, kept_bytes, part)
-        more_bytes = op.storage_bytes - kept_bytes
+        sent_bytes -= self._sent_bytes(index, op.backward.kept_bytes, part)
+        readers = self.structure.readers[index]
+        before = [reader for reader in readers if self.regions[reader] < own]
+        if any(
+            self._may_rerun(reader, part) for reader in before if self._root_of[reader] != index
+        ):
+            return (0, 0, sent_bytes, 0)
+        more_bytes = op.storage_bytes - op.backward.kept_bytes
         return (0, more_bytes, sent_bytes, more_bytes if self.regions[index] != own else 0)
+
+    def _may_rerun(self, index: int, part: Part) -> bool:
+        """Return True if an operator may be recomputed on the stage, by itself or with others."""
+        root = self._root_of[index]
+        may = root >= 0 and self._problem.operators[root].backward.recomputable
+        return may and not part.lacks(index)
 
     def _sent_bytes(self, index: int, kept_bytes: int, part: Part) -> int:
         """Return the bytes of a storage held for other stages, besides those that are kept."""

@@ -2,11 +2,14 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from solver import Device, Operator, PartitionProblem
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
+from solver.model.training import Backward
 from solver.stages.least_recomputation import StageParts, least_recomputation
 from solver.stages.recompute_choices import RecomputeChoices
 from tests.support.random_problems import recomputed_problem
@@ -64,6 +67,27 @@ def test_no_set_of_operators_is_better_than_all_choices_of_its_parts():
             assert sum(least) <= total, f"seed {seed}"
             seen["attained"] += sum(least) == total
     assert seen["attained"] > 300, seen
+
+
+def test_a_value_that_two_regions_read_again_is_kept_once():
+    backward = Backward(recomputable=True, kept_bytes=150)
+    operators = [Operator("x", 5, storage_bytes=100, value_bytes=100, backward=Backward())]
+    for region, name in enumerate("uv"):
+        again = replace(backward, region=region, saves=(name,))
+        operators.append(Operator(name, 3, ["x"], storage_bytes=150, backward=again))
+    settings = {"memory_model": "training", "recompute": "auto", "microbatches": 4}
+    problem = PartitionProblem(operators, [Device("a", 1000)], **settings)
+    choices = RecomputeChoices(problem, problem.devices[0].device_class)
+    parts = StageParts.of(choices, choices.parts([0, 1, 2]), 3)
+    assert all(own.is_complete for own in parts.choices)
+    kept = set()
+    for recomputation, stage in every_stage(problem, [0, 1, 2]):
+        size_bytes = int(stage.live_bytes.max()) + 2 * stage.saved_bytes
+        least = least_recomputation([parts], size_bytes)
+        assert least.bound_ns <= extra_ns(choices, recomputation)
+        kept.add(stage.saved_bytes)
+    # Both results, one and `x`, or `x` alone.
+    assert kept == {100, 250, 300}
 
 
 @pytest.mark.deep
