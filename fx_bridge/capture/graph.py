@@ -281,32 +281,16 @@ def capture(
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
         return model
     with refusing(model), lean():
-        captured = _captured(model, tuple(args), keywords, dynamic_shapes, fixed, check)
+        register_caches()
+        given: Any = load_program(model) if isinstance(model, (str, os.PathLike)) else model
+        if isinstance(given, ExportedProgram):
+            captured = _from_exported_program(given, tuple(args), keywords)
+        else:
+            captured = _from_module(given, tuple(args), keywords, dynamic_shapes, fixed, check)
         note_precision(captured.module)
         keep_names_apart(captured.module)
         _check_content(captured, model)
         return captured
-
-
-def _captured(
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dynamic_shapes: Any,
-    constants: tuple[str, ...],
-    check: bool,
-) -> CapturedGraph:
-    register_caches()
-    if isinstance(model, (str, os.PathLike)):
-        return _from_exported_program(load_program(model), args, kwargs)
-    if isinstance(model, ExportedProgram):
-        return _from_exported_program(model, args, kwargs)
-    check_scripts(model)
-    check_unsharded(model)
-    if isinstance(model, fx.GraphModule):
-        module, inputs, note = complete(model, args, kwargs)
-        return CapturedGraph(module, "graph_module", note, *inputs)
-    return _from_module(model, args, kwargs, dynamic_shapes, constants, check)
 
 
 def _check_content(captured: CapturedGraph, model: object) -> None:
@@ -354,6 +338,11 @@ def _from_module(
     constants: tuple[str, ...],
     check: bool,
 ) -> CapturedGraph:
+    check_scripts(model)
+    check_unsharded(model)
+    if isinstance(model, fx.GraphModule):
+        module, inputs, note = complete(model, args, kwargs)
+        return CapturedGraph(module, "graph_module", note, *inputs)
     check_call(model, args, kwargs)
     check_initialised(model)
     check_names([*dict(model.named_parameters()), *dict(model.named_buffers())])

@@ -68,8 +68,6 @@ def measure_operators(
     `before_run` is called before every run, such as the barrier of processes that measure at the
     same time.
 
-    Notes
-    -----
     Runs of the operators one by one and of the generated code alternate, so that other load on the
     machine affects both. With one thread on a CPU the clock is that of the thread, which stands
     still while other processes have the core.

@@ -56,11 +56,8 @@ def start_file(data: object, source: str) -> StartFile:
 def apply_plan(path: str) -> None:
     """Set the layers of vLLM's stages in this process to those of a file.
 
-    Raises
-    ------
-    PartitionError
-        If the file is no such file, or the environment has other layers. For another model, other
-        devices or another number of stages it is raised where vLLM reads its arguments.
+    PartitionError if it is no such file, or the environment has other layers. For another model,
+    other devices or another number of stages it is raised where vLLM reads its arguments.
     """
     name = f"FXPARTITION_PLAN={shortened(path)}"
     try:

@@ -36,23 +36,14 @@ def check_pipeline(
     training: bool = True,
     tied_weights: TiedReaders = "colocate",
 ) -> StageInterfaces:
-    """Check the arguments of a pipeline's process, before any process group exists.
+    """Return the values sent between ranks, before any process group exists.
 
     Arguments are those of :func:`fx_bridge.build_pipeline_stage`; `training` stands for a loss.
-
-    Returns
-    -------
-    StageInterfaces
-        Values sent between the ranks.
-
-    Raises
-    ------
-    PartitionError
-        In one line: the numbers of devices and processes differ, the rank or a setting is out of
-        range, the schedule cannot run `microbatches`, the device is absent, a value that is not a
-        tensor would be sent, the graph has lost a custom backward pass of the model, a trained
-        parameter is held by several ranks and `tied_weights` is not ``"sum"``, or the stage files
-        were written for another graph or plan.
+    PartitionError if the numbers of devices and processes differ, the rank or a setting is out of
+    range, the schedule cannot run `microbatches`, the device is absent, a value that is not a
+    tensor would be sent, the graph has lost a custom backward pass of the model, a trained
+    parameter is held by several ranks and `tied_weights` is not ``"sum"``, or the stage files were
+    written for another graph or plan.
     """
     captured, split = captured_and_split(result)
     interfaces = checked_interfaces(

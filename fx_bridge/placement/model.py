@@ -252,23 +252,13 @@ def place_all(
     streamed: Collection[str] = (),
     slots: int = 2,
 ) -> tuple[PlacedModel, ...]:
-    """Put the stages of several splits of one model on their devices.
+    """Return splits of graphs captured from one model on one device, with stages on their devices.
 
     Parameters and buffers that two splits read on one device are there once: a value that one call
     writes into a buffer is read by the next call, of any split. A buffer that one split writes must
     not be read by another on another device. The splits share slots too: `streamed` names stages of
     any of them. With ``tied_weights="sum"`` the splits must first read a parameter on the same
     device. All other arguments, and the errors, are those of :func:`place`.
-
-    Parameters
-    ----------
-    splits : sequence of torch.fx.GraphModule
-        Of graphs captured from one model on one device.
-
-    Returns
-    -------
-    tuple of PlacedModel
-        In the order of `splits`.
     """
     if tied_weights not in get_args(TiedWeights):
         raise PartitionError(

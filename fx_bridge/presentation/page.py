@@ -48,14 +48,8 @@ def plan_page(
 ) -> str:
     """Return the page of a plan, feasible or not, as HTML.
 
-    Parameters
-    ----------
-    title : str
-        The name of the model.
-    answer : str
-        Lines on the purpose of the plan and its proof, in place of those of `result`.
-    command : str
-        The command line that made the plan.
+    `title` is the name of the model, and `command` the command line that made the plan. The lines
+    of `answer` are on its purpose and proof, in place of those of `result`.
     """
     assert result.plan is not None
     assert result.evaluation is not None

@@ -60,19 +60,10 @@ def table_lines(
 ) -> list[str]:
     r"""Return the lines of a table, or a block for each row if the terminal is too narrow.
 
-    Parameters
-    ----------
-    header : sequence of str
-        Names of the columns. The first and those in `text` are left-aligned, and folded if the
-        table needs it; others hold numbers.
-    rows : sequence of sequence of str
-        Cells, from any source; a cell of several lines is a sequence of them.
-    text : collection of str
-        Names of columns of words.
-    rules : collection of int
-        Numbers of rows with a rule above them; the number of rows stands for the end.
-    below : sequence of sequence of str
-        Names below each row, over the whole width.
+    The first column and those named in `text` are left-aligned, and folded if the table needs it;
+    others hold numbers. A cell of several lines is a sequence of them. There is a rule above the
+    rows with numbers in `rules`; the number of rows stands for the end. `below` has names below
+    each row, over the whole width.
 
     Examples
     --------

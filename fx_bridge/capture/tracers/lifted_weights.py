@@ -24,12 +24,8 @@ def inputs_to_weights(
 ) -> None:
     """Replace placeholders of `module` by attributes, in place.
 
-    The module takes its remaining inputs afterwards; of nested ones, the leaves in order.
-
-    Parameters
-    ----------
-    weights : mapping of torch.fx.Node to tuple of str and torch.Tensor
-        For each placeholder the dotted path at which to register its tensor, and the tensor.
+    `weights` has for each placeholder the dotted path at which to register its tensor, and the
+    tensor. The module takes its remaining inputs afterwards; of nested ones, the leaves in order.
     """
     graph = module.graph
     for placeholder, (path, tensor) in weights.items():
