@@ -8,6 +8,7 @@ layers, are solved once.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -144,6 +145,11 @@ class RecomputeChoices:
             points = lower_hull(zip(own[:, 0].tolist(), own[:, 1].tolist(), strict=True))
             self._hulls[id(amounts)] = tuple(Choice(*point) for point in points)
         return self._hulls[id(amounts)]
+
+    def fastest_ns(self, part: Part) -> float:
+        """Return the least time that recomputing anything of a part adds, infinite if none may."""
+        times = (self._latency_ns[index] for index in self.of(part).candidates)
+        return min(map(float, times), default=math.inf)
 
     def _is_candidate(self, index: int, part: Part) -> bool:
         """Return True if the rules allow to recompute an operator, whatever other regions read."""

@@ -19,6 +19,8 @@ _SHRINK = 0.8
 """Factor on the number of chosen units, until their ideals are few."""
 _STARTS = 256
 """Ideals whose pairs are computed at once."""
+BEFORE, OPEN, INSIDE, BEHIND = range(4)
+"""Places of a unit: before a stage, perhaps on it, certainly on it, or behind it."""
 
 
 class Skeleton:
@@ -119,10 +121,8 @@ class Skeleton:
                 group[unit] = numbers.setdefault(key, len(numbers))
         return group, *self._met([*numbers])
 
-    def between(self, start: int, end: int, *, is_first: bool = False) -> tuple[Ints, Ints]:
-        """Return the units that a stage between two ideals certainly runs, and may run.
-
-        Other units are before it, or behind it, in every plan.
+    def sides(self, start: int, end: int, *, is_first: bool = False) -> Ints:
+        """Return, by unit, its place in every plan with a stage between two ideals, as `BEFORE`.
 
         Parameters
         ----------
@@ -130,12 +130,19 @@ class Skeleton:
             True if no stage is before it, not even one without chosen units.
         """
         group, is_ready, is_passed = self._all_groups
-        runs = is_passed[:, end] & (is_first | ~is_ready[:, start])
-        may = is_ready[:, end] & ~is_passed[:, start] & ~runs
-        own = self.member[:, end] & ~self.member[:, start]
-        is_certain, is_open = runs[group], may[group]
-        is_certain[self.chosen], is_open[self.chosen] = own, False
-        return np.flatnonzero(is_certain), np.flatnonzero(is_open)
+        found = np.full(len(is_ready), BEHIND)
+        found[is_ready[:, end]] = OPEN
+        found[is_passed[:, end] & (is_first | ~is_ready[:, start])] = INSIDE
+        found[is_passed[:, start]] = BEFORE
+        side: Ints = found[group]
+        inner, outer = self.member[:, start], self.member[:, end]
+        side[self.chosen] = np.where(inner, BEFORE, np.where(outer, INSIDE, BEHIND))
+        return side
+
+    def between(self, start: int, end: int, *, is_first: bool = False) -> tuple[Ints, Ints]:
+        """Return the units that a stage between two ideals certainly runs, and may run."""
+        side = self.sides(start, end, is_first=is_first)
+        return np.flatnonzero(side == INSIDE), np.flatnonzero(side == OPEN)
 
     @cached_property
     def _all_groups(self) -> tuple[Ints, Bools, Bools]:

@@ -4,8 +4,9 @@ The least loads are those of :mod:`solver.bounds.recomputed.bound`, which allow 
 choices. The exact ones are found stage by stage, over all choices of recomputation of the operators
 that a stage certainly runs (:mod:`solver.stages.least_recomputation`): operators that may lie on
 either side of a border keep nothing there, and values read from them need no anchor. That is a
-bound as well, and without such operators it is the load of the stage, except for the memory of its
-forward passes and of recomputation.
+bound as well. Without such operators it is the load of the stage, except that a value may be
+recomputed in one region and an anchor of the next, and for the memory of forward passes and of
+recomputation; if a stage that recomputes nothing exceeds memory by these, it recomputes something.
 
 Every plan is a chain of ideals of more units as it is one of fewer; without the additional units
 the former are the latter. So the bound of a stage between ideals of fewer units holds for all
@@ -16,15 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from solver.bounds.recomputed.bound import LeastLoads
-from solver.bounds.recomputed.skeleton import Pairs, Skeleton
-from solver.evaluation.stage_memory import weights_bytes_of
+from solver.bounds.recomputed.skeleton import BEFORE, BEHIND, INSIDE, OPEN, Pairs, Skeleton
+from solver.evaluation.stage_memory import StageMemory, weights_bytes_of
 from solver.model.arrays import Floats, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import Recomputation
 from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
 from solver.stages.least_recomputation import StageParts, least_recomputation
@@ -36,6 +39,24 @@ _MORE = 3
 """Factor on the number of ideals in the next skeleton."""
 _Key = tuple[int, int]
 """A kind of devices, and microbatches in flight."""
+
+
+class _Moved(NamedTuple):
+    """Values that cross the borders of a stage.
+
+    Attributes
+    ----------
+    time_ns : int
+        Time of their transfers; 0 with overlap.
+    relayed : list of int
+        Values that a stage before it made, and it passes on.
+    buffers_bytes : int
+        Bytes that it holds for gradients that come back to it over a hop.
+    """
+
+    time_ns: int
+    relayed: list[int]
+    buffers_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,47 +147,71 @@ class RecomputedStages:
             True if no stage is before it, not even one without chosen units.
         """
         number = self.pairs.number(start, end)
-        units, perhaps = self.skeleton.between(start, end, is_first=is_first)
-        moved_ns = max(self._transfer_ns(kind, units, perhaps), self.transfers_ns[kind][number])
-        load_ns = float(self._load_ns(kind, flying, units, perhaps) + moved_ns)
+        side = self.skeleton.sides(start, end, is_first=is_first)
+        moved = self._moved(kind, side)
+        load_ns = self._load_ns(kind, flying, side, moved)
+        load_ns += max(moved.time_ns, float(self.transfers_ns[kind][number]))
         loads_ns = self.loads_ns[kind, flying]
         loads_ns[number] = max(load_ns, loads_ns[number])
         return float(loads_ns[number])
 
-    def _load_ns(self, kind: int, flying: int, units: Ints, perhaps: Ints) -> float:
+    def _load_ns(self, kind: int, flying: int, side: Ints, moved: _Moved) -> float:
         """Return the load of certain and possible units, without transfers."""
-        device = self.kinds[kind].device
+        device, units = self.kinds[kind].device, np.flatnonzero(side == INSIDE)
         work_ns = float(self.units.work_ns[device.device_class][units].sum())
         if device.memory_bytes is None:
             return work_ns
-        members, others = self._operators(units), frozenset(self._operators(perhaps))
-        free_bytes = device.memory_bytes - self._always_bytes(members, others)
+        members = self._operators(units)
+        others = frozenset(self._operators(np.flatnonzero(side == OPEN)))
+        always_bytes = self._always_bytes(members, others, moved.relayed) + moved.buffers_bytes
         choices = self.choices[device.device_class]
-        parts = StageParts.of(choices, choices.parts(members, others), flying)
-        return work_ns + least_recomputation([parts], free_bytes).bound_ns
+        parts = choices.parts(members, others)
+        own = StageParts.of(choices, parts, flying)
+        extra_ns = least_recomputation([own], device.memory_bytes - always_bytes).bound_ns
+        if not extra_ns and not others:
+            alone_bytes = self._bytes_without_recomputation(members, flying)
+            if always_bytes + alone_bytes > device.memory_bytes:
+                extra_ns = min(map(choices.fastest_ns, parts))
+        return work_ns + extra_ns
 
-    def _transfer_ns(self, kind: int, units: Ints, perhaps: Ints) -> float:
-        """Return the time of the transfers of values that certainly cross a border."""
+    def _bytes_without_recomputation(self, members: list[int], flying: int) -> int:
+        """Return the bytes of a stage that recomputes nothing, without weights and inputs."""
+        problem = self.units.problem
+        order: Ints = np.array(members, dtype=np.int64)
+        stage = np.full(len(problem.arrays.held_bytes), -1)
+        stage[order] = 0
+        nothing = Recomputation(problem, {}, ())
+        memory = StageMemory(problem, stage, order, 1, recomputation=nothing)
+        return int(memory.peak_bytes[0] + (flying - 1) * memory.saved_bytes[0])
+
+    def _moved(self, kind: int, side: Ints) -> _Moved:
+        """Return the values that certainly cross the borders of a stage."""
         transfers, device = self.units.transfers, self.kinds[kind].device
-        if self.units.problem.interconnect.overlap:
-            return 0.0
-        inside = np.zeros(len(self.units), dtype=np.int64)
-        inside[perhaps], inside[units] = 1, 2
         send_ns, receive_ns = transfers.send_ns(device).least, transfers.receive_ns(device).least
-        total_ns = 0
+        has_next = bool((side == BEHIND).any())
+        relayed: list[int] = []
+        time_ns = buffers_bytes = 0
         for net, sent_ns, received_ns in zip(transfers.nets, send_ns, receive_ns, strict=True):
-            if net.producer >= 0 and (sent_ns or received_ns):
-                there = inside[list(net.consumers)]
-                if inside[net.producer] == 2 and not there.all():
-                    total_ns += sent_ns
-                elif inside[net.producer] == 0 and (there == 2).any():
-                    total_ns += received_ns
-        return total_ns
+            made, there = int(side[net.producer]), side[list(net.consumers)]
+            if net.producer < 0 or made not in (BEFORE, INSIDE):
+                continue
+            leaves = bool((there == BEHIND).any()) or (net.is_output and has_next)
+            passes = transfers.hops and made == BEFORE and (leaves or net.is_output)
+            if passes or (made == BEFORE and (there == INSIDE).any()):
+                time_ns += received_ns
+            if leaves and (passes or made == INSIDE):
+                time_ns += sent_ns
+                buffers_bytes += net.returned_bytes
+            relayed += net.operators if passes else ()
+        is_hidden = self.units.problem.interconnect.overlap
+        return _Moved(0 if is_hidden else time_ns, relayed, buffers_bytes)
 
     def _operators(self, units: Ints) -> list[int]:
         return sorted(index for unit in units.tolist() for index in self.units.members[unit])
 
-    def _always_bytes(self, members: list[int], perhaps: frozenset[int]) -> int:
+    def _always_bytes(
+        self, members: list[int], perhaps: frozenset[int], relayed: Sequence[int]
+    ) -> int:
         """Return the bytes of weights and received values of a stage, whatever is recomputed."""
         problem = self.units.problem
         arrays, index_of = problem.arrays, problem.index_of
@@ -185,6 +230,8 @@ class RecomputedStages:
                 size_bytes = min(size_bytes, int(arrays.held_bytes[at]))
             if at not in perhaps and not inside[at]:
                 received[at] = max(received.get(at, 0), size_bytes)
+        for value in relayed:
+            received[value] = max(received.get(value, 0), int(arrays.held_bytes[value]))
         return int(weights_bytes) + sum(received.values())
 
     def restricted(self, left: Mapping[_Key, Sequence[tuple[Ints, Ints]]]) -> RecomputedStages:

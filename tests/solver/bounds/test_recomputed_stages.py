@@ -8,7 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver import Device, Operator, PartitionProblem, evaluate
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    evaluate,
+)
 from solver.bounds.recomputed import stages as recomputed_stages
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.chains import RecomputedChains, least_chains
@@ -205,6 +213,38 @@ def test_exact_loads_are_between_least_ones_and_those_of_plans(count):
         by_flying = [exact_loads(stages, 0, flying, some) for flying in sizes]
         assert all(less <= more for less, more in itertools.pairwise(by_flying)), seed
     assert compared > count and raised > count // 10, (compared, raised)
+
+
+def test_a_stage_holds_what_it_relays_and_what_comes_back():
+    """With a byte less than it takes a stage does not fit; nothing but `c` may run again."""
+    sizes = {"value_bytes": 10, "storage_bytes": 12}
+    operators = [
+        Operator(name, 5, reads, is_output=name == "b", backward=backward, **sizes)
+        for name, reads, backward in (
+            ("a", [], Backward(gradient_bytes=10, latency_ns=3)),
+            ("b", [], Backward(gradient_bytes=10, kept_bytes=12, saves=("b",))),
+            ("c", ["a", "b"], Backward(latency_ns=9, recomputable=True, saves=("c",))),
+        )
+    ]
+    devices = [Device(name, 10_000) for name in "xyz"]
+    relays = Interconnect(Link(bandwidth_bytes_per_s=10**9), charging="relayed")
+    settings = {"memory_model": "training", "recompute": "auto", "microbatches": 4}
+    problem = PartitionProblem(operators, devices, interconnect=relays, **settings)
+    plan = PartitionPlan({"a": "x", "b": "y", "c": "z"}, ("x", "y", "z"))
+    for rank, usage in enumerate(evaluate(problem, plan).usage[:2]):
+        for less_bytes, load_ns in ((0, usage.load_ns), (1, math.inf)):
+            size_bytes = usage.memory_bytes - less_bytes
+            stages = stages_of(
+                problem.replace(devices=[Device(name, size_bytes) for name in "xyz"])
+            )
+            place, masks = stages.skeleton.place, stages.skeleton.masks
+            start, end = (
+                masks.index(sum(1 << place[unit] for unit in range(count)))
+                for count in (rank, rank + 1)
+            )
+            flying = problem.in_flight(3 - rank)
+            found_ns = stages.exact_ns(0, flying, start, end, is_first=False)
+            assert found_ns == load_ns, (rank, less_bytes)
 
 
 @counts(40, 160)
