@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import random
 import sys
 import tempfile
 import time
@@ -32,9 +31,10 @@ from targets import GROUPS, Context, rows
 
 from solver import SolveLimits, SolveStatus, solve, step_names
 from solver.evaluation.result import MAXIMISED
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import plan_offload
 from solver.serving.solve import solve_job
-from tests.support import offload_cases, serving_cases
+from tests.support.random_jobs import random_job
 from tests.support.random_problems import random_problem, recomputed_problem
 from tests.support.random_relays import relayed_problem
 
@@ -54,12 +54,12 @@ def _offloaded(instance) -> Answer:
 
 
 def _streamed(seed: int) -> Answer:
-    case = offload_cases.random_case(random.Random(seed), 5, 1 + seed % 2)
-    return _offloaded(offload_cases.instance_of(case))
+    job = random_job(seed, devices=1 + seed % 2, host=True).replace(objective="token")
+    return _offloaded(OffloadInstance.of(job))
 
 
 def _serving(seed: int) -> Answer:
-    job = serving_cases.random_case(seed).replace(objective=SERVED[seed % len(SERVED)])
+    job = random_job(seed).replace(objective=SERVED[seed % len(SERVED)])
     return lambda limits, without: solve_job(job, limits, without=without)
 
 

@@ -1,5 +1,7 @@
 """The least latency of chains whose devices have unlike links, against all plans of chains."""
 
+from dataclasses import replace
+
 import pytest
 
 from solver import Device, Interconnect, Link
@@ -9,16 +11,8 @@ from solver.dp.sweep import GaveUp
 from solver.model.clock import UNLIMITED
 from solver.serving.metrics import evaluate_phases
 from tests.support.problem_counts import counts
-from tests.support.serving_cases import (
-    PROMPT,
-    TOKEN,
-    Listed,
-    changed,
-    random_case,
-    reading_twice,
-    with_links,
-    with_uneven_prompt,
-)
+from tests.support.random_jobs import PROMPT, TOKEN, changed, random_job
+from tests.support.serving_oracle import Listed
 
 
 def times_of(serving):
@@ -44,22 +38,17 @@ def chain_of(serving):
     )
 
 
-def relayed(serving):
-    links = serving.phases[TOKEN].interconnect
-    own = Interconnect(links.default, links.links, charging="relayed")
-    return changed(serving, interconnect=own)
-
-
 @counts(40, 400)
-@pytest.mark.parametrize(
-    "change", [lambda case: case, reading_twice, relayed], ids=["each reads one", "two", "relayed"]
-)
+@pytest.mark.parametrize("change", ["", "skips", "relayed"])
 def test_it_equals_all_plans_listed(count, change):
     limits_that_matter = loads_that_matter = 0
     for seed in range(count):
         model = "inference" if seed % 2 else "weights"
-        case = with_uneven_prompt(random_case(seed, memory_model=model), seed)
-        serving = change(with_links(case, seed))
+        shape = {"skips": change == "skips", "uneven_prompt": True, "links": True}
+        serving = random_job(seed, memory_model=model, **shape)
+        if change == "relayed":
+            links = serving.phases[TOKEN].interconnect
+            serving = changed(serving, interconnect=replace(links, charging="relayed"))
         plans = list(times_of(serving))
         chain = chain_of(serving)
         limits = sorted({limited for _, limited, _ in plans})
@@ -88,7 +77,7 @@ def test_devices_are_alike_if_exchanging_them_changes_no_link():
     names = "abcd"
     node = {"a": 0, "b": 0, "c": 1, "d": 1}
     links = {(x, y): near for x in names for y in names if x != y and node[x] == node[y]}
-    problem = random_case(1).phases[TOKEN]
+    problem = random_job(1).phases[TOKEN]
     problem = problem.replace(
         operators=[op.__class__(op.name, 1, op.reads) for op in problem.operators],
         devices=[Device(name) for name in names],
@@ -101,8 +90,7 @@ def test_devices_are_alike_if_exchanging_them_changes_no_link():
 
 
 def test_what_it_does_not_do():
-    case = with_links(random_case(1), 1)
-    own = case.phases[TOKEN].interconnect
-    overlapping = Interconnect(own.default, own.links, overlap=True)
+    case = random_job(1, links=True)
+    overlapping = replace(case.phases[TOKEN].interconnect, overlap=True)
     with pytest.raises(GaveUp, match="overlap"):
         chain_of(changed(case, interconnect=overlapping))

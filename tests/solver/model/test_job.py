@@ -18,7 +18,7 @@ from solver import (
 from solver.model.job import Job
 from solver.serving.metrics import evaluate_phases
 from tests.support.problem_counts import some
-from tests.support.serving_cases import PROMPT, TOKEN, random_case
+from tests.support.random_jobs import PROMPT, TOKEN, random_job
 
 
 def plan_of(problem, rng):
@@ -36,7 +36,7 @@ def plan_of(problem, rng):
 @pytest.mark.parametrize("seed", some(30, of=30))
 def test_times_add_up_and_memory_is_that_of_one_phase(seed):
     rng = random.Random(seed)
-    job = random_case(seed, memory_model="inference")
+    job = random_job(seed, memory_model="inference")
     runs = {PROMPT: rng.randint(0, 3), TOKEN: rng.randint(1, 9)}
     for holds in (PROMPT, TOKEN):
         merged = job.merged(runs, holds)
@@ -55,7 +55,7 @@ def test_times_add_up_and_memory_is_that_of_one_phase(seed):
 
 
 def test_the_plan_of_a_phase_keeps_modes_and_chunks_of_its_operators():
-    job = random_case(1)
+    job = random_job(1)
     names = [op.name for op in job.merged({TOKEN: 1}, TOKEN).operators]
     chunks, modes = dict.fromkeys(names, 2), dict.fromkeys(names[::2], "streamed")
     plan = PartitionPlan(dict.fromkeys(names, "gpu0"), ("gpu0",), chunks, mode_of=modes)
@@ -67,7 +67,7 @@ def test_the_plan_of_a_phase_keeps_modes_and_chunks_of_its_operators():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_caches_of_several_groups_are_merged_as_if_phases_were_made_anew(seed):
-    serving = random_case(seed, memory_model="inference")
+    serving = random_job(seed, memory_model="inference")
     runs = {PROMPT: 1, TOKEN: 2}
     for groups in (1, 3, 2):
         job = serving.with_groups(groups)

@@ -9,22 +9,25 @@ from solver import SolveLimits, SolveStatus
 from solver.offload import contexts
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
+from solver.offload.instance import OffloadInstance
 from solver.offload.plan import plan_offload
 from tests.support import offload_oracle
-from tests.support.offload_cases import instance_of, random_case, random_growths
 from tests.support.problem_counts import counts
+from tests.support.random_jobs import random_job, to_cases
 
 LIMITS = SolveLimits(5.0, workers=1, deterministic=True)
-BATCH = 3
 ENDLESS = 10**6
 """Positions beyond those of all limited memories."""
 
 
-def cases(count, seed):
-    draw = random.Random(seed)
+def cases(count, seed, objective="context"):
+    """Chains whose caches hold some positions, as data of one position too, and their growths."""
     for number in range(count):
-        case = random_case(draw, *((5, 1) if number % 2 else (4, 2)))
-        yield case, random_growths(draw, case), draw.randint(1, 4)
+        most_units, devices = (5, 1) if number % 2 else (4, 2)
+        size = {"units": (1, most_units), "devices": devices, "context": 1}
+        job = random_job(f"{seed} {number}", host=True, **size)
+        one = OffloadInstance.of(job.replace(objective=objective))
+        yield one.at(1 + number % 4), to_cases(one)[1], [unit.growths for unit in one.units]
 
 
 def grown(case, growths, context):
@@ -56,8 +59,7 @@ def longest(case, growths, plans):
 @counts(250, 1500)
 def test_the_longest_context_is_that_of_brute_force(count):
     seen = {"infeasible": 0, "any": 0, "some": 0, "fastest": 0}
-    for case, growths, start in cases(count, 11):
-        given = instance_of(case, growths=growths, objective="context", batch=BATCH).at(start)
+    for given, case, growths in cases(count, 11):
         found = plan_offload(given, LIMITS)
         best = longest(case, growths, list(offload_oracle.plans(case)))
         if best is None:
@@ -65,9 +67,9 @@ def test_the_longest_context_is_that_of_brute_force(count):
             seen["infeasible"] += 1
             continue
         assert found.status is SolveStatus.OPTIMAL
-        assert found.objective == found.objective_bound == BATCH * best[0]
+        assert found.objective == found.objective_bound == given.batch * best[0]
         assert found.evaluation.most_tokens == found.objective
-        asked = grown(case, growths, start if best[0] == math.inf else best[0])
+        asked = grown(case, growths, given.context if best[0] == math.inf else best[0])
         values = [offload_oracle.value_of(asked, *plan) for plan in best[1]]
         assert found.evaluation.value_ns >= min(values)
         seen["fastest"] += found.evaluation.value_ns == min(values)
@@ -80,36 +82,34 @@ def test_the_longest_context_is_that_of_brute_force(count):
 def test_the_context_of_a_plan_is_what_it_has_memory_for(count):
     draw = random.Random(6)
     seen = set()
-    for case, growths, start in cases(count, 12):
-        plans = [*offload_oracle.plans(grown(case, growths, start))]
+    for given, case, growths in cases(count, 12, "token"):
+        plans = [*offload_oracle.plans(grown(case, growths, given.context))]
         for places, modes in draw.sample(plans, min(len(plans), 5)):
-            given = instance_of(case, growths=growths, batch=BATCH).at(start)
             evaluation = evaluate_offload(given, given.plan(places, modes))
             most, _ = longest(case, growths, [(places, modes)])
-            assert evaluation.most_tokens == BATCH * most
+            assert evaluation.most_tokens == given.batch * most
             seen.add(most)
     assert len(seen) > 5 and math.inf in seen
 
 
 @counts(60, 600)
 def test_throughput_is_the_batch_over_the_time_of_a_token(count):
-    for case, _, _ in cases(count, 13):
-        best = offload_oracle.optimum(case)
-        found = plan_offload(instance_of(case, objective="throughput", batch=BATCH), LIMITS)
+    for given, case, growths in cases(count, 13, "throughput"):
+        best = offload_oracle.optimum(grown(case, growths, given.context))
+        found = plan_offload(given, LIMITS)
         if best is None:
             assert found.status is SolveStatus.INFEASIBLE
             continue
-        rate = BATCH * 10**9 / max(best, 1)
+        rate = given.batch * 10**9 / max(best, 1)
         assert found.objective <= rate <= found.objective_bound
-        assert found.objective == BATCH * 10**9 / max(found.evaluation.value_ns, 1)
+        assert found.objective == given.batch * 10**9 / max(found.evaluation.value_ns, 1)
 
 
 @counts(100, 1000)
 def test_plans_of_an_engine_have_the_longest_context_of_theirs(count):
     feasible = 0
-    for case, growths, start in cases(count, 14):
+    for given, case, growths in cases(count, 14):
         groups = [UnitGroup((at,)) for at in range(len(case["units"]))]
-        given = instance_of(case, growths=growths, objective="context", batch=BATCH).at(start)
         found = plan_host_first(given, groups, limits=LIMITS)
         plans = [
             (places, modes)
@@ -120,7 +120,7 @@ def test_plans_of_an_engine_have_the_longest_context_of_theirs(count):
         if best is None:
             assert found.status is SolveStatus.INFEASIBLE
             continue
-        assert found.status is SolveStatus.OPTIMAL and found.objective == BATCH * best[0]
+        assert found.status is SolveStatus.OPTIMAL and found.objective == given.batch * best[0]
         assert set(found.plan.modes.values()) <= {"resident", "host"}
         feasible += 1
     assert feasible > count / 4
@@ -129,13 +129,12 @@ def test_plans_of_an_engine_have_the_longest_context_of_theirs(count):
 @pytest.mark.parametrize("part", [1e-9, 1e-3])
 def test_without_time_nothing_wrong_is_claimed(part, monkeypatch):
     monkeypatch.setattr(contexts, "_SHARE_OF_CONTEXTS", part)
-    for case, growths, start in cases(20, 15):
-        given = instance_of(case, growths=growths, objective="context", batch=BATCH).at(start)
+    for given, case, growths in cases(20, 15):
         found = plan_offload(given, SolveLimits(0.5, workers=1, deterministic=True))
         best = longest(case, growths, list(offload_oracle.plans(case)))
         if best is None:
             assert found.objective is None and found.objective_bound is None
             continue
         assert found.status is not SolveStatus.INFEASIBLE
-        assert found.objective is None or found.objective <= BATCH * best[0]
-        assert found.objective_bound is None or found.objective_bound >= BATCH * best[0]
+        assert found.objective is None or found.objective <= given.batch * best[0]
+        assert found.objective_bound is None or found.objective_bound >= given.batch * best[0]

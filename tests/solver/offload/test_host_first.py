@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,28 +11,25 @@ from solver.cp import run
 from solver.cp.run import single_solver
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
+from solver.offload.instance import OffloadInstance
 from tests.support import offload_oracle
-from tests.support.offload_cases import instance_of, random_case
 from tests.support.problem_counts import counts
+from tests.support.random_jobs import random_job, to_cases
 
 LIMITS = SolveLimits(5.0, workers=1, deterministic=True)
 
 
-def grouped_case(draw):
-    """A chain in pairs and single units, whose kinds repeat, on one or two devices."""
-    case = random_case(draw, 4, draw.choice((1, 1, 2, 2, 3)))
-    pair, single = case["units"][0], case["units"][-1]
-    groups, units = [], []
+def grouped(draw):
+    """A chain in pairs and single units, whose kinds repeat, on one to three devices."""
+    groups, kinds = [], []
     for _ in range(draw.randint(1, 4)):
         size = draw.choice((1, 2, 2))
         last_apart = size == 2 and draw.random() < 0.8
-        groups.append(UnitGroup(tuple(range(len(units), len(units) + size)), last_apart))
-        units += [single, pair][-size:]
-    case["units"] = units
-    total = sum(unit["weight"] + unit["cache"] for unit in units)
-    for device in case["devices"]:
-        device["memory"] = max(1, round(total * draw.uniform(0.2, 0.9) / len(case["devices"])))
-    return case, groups
+        groups.append(UnitGroup(tuple(range(len(kinds), len(kinds) + size)), last_apart))
+        kinds += [0, 1][-size:]
+    devices = draw.choice((1, 1, 2, 2, 3))
+    job = random_job(draw.random(), kinds=kinds, devices=devices, uneven_prompt=True, host=True)
+    return OffloadInstance.of(job), groups
 
 
 def plans(case, groups, least_first):
@@ -60,14 +58,13 @@ def test_the_optimum_is_that_of_brute_force(count):
     draw = random.Random(3)
     seen = set()
     for _ in range(count):
-        case, groups = grouped_case(draw)
-        other = {**case, "units": [{**unit, "runs": unit["runs"][::-1]} for unit in case["units"]]}
-        times = draw.choice((1, 4))
+        instance, groups = grouped(draw)
+        (case, other), (runs, times) = to_cases(instance), instance.counts
         least_first = draw.choice((0, 0, 1))
-        instance = instance_of(case, other, counts=[1, times])
         found = plan_host_first(instance, groups, least_first=least_first, limits=LIMITS)
         values = [
-            offload_oracle.value_of(case, *plan) + times * offload_oracle.value_of(other, *plan)
+            runs * offload_oracle.value_of(case, *plan)
+            + times * offload_oracle.value_of(other, *plan)
             for plan in plans(case, groups, least_first)
         ]
         if not values:
@@ -83,9 +80,9 @@ def test_the_optimum_is_that_of_brute_force(count):
         assert faster.objective == (min(values) if min(values) < below_ns else None)
         assert faster.status is not SolveStatus.INFEASIBLE
         first_ns, other_ns = evaluate_offload(instance, found.plan).times_ns.values()
-        assert found.objective == first_ns + times * other_ns
-        modes = [found.plan.modes[f"u{group.units[-1]}"] for group in groups]
-        firsts = [found.plan.modes[f"u{group.units[0]}"] for group in groups]
+        assert found.objective == runs * first_ns + times * other_ns
+        modes = [found.plan.modes[f"op{group.units[-1]}"] for group in groups]
+        firsts = [found.plan.modes[f"op{group.units[0]}"] for group in groups]
         seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
     assert len(seen) == 7  # All but that nothing is resident, nor on the host.
 
@@ -102,13 +99,15 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
     draw = random.Random(4)
     found_open = 0
     for _ in range(500):
-        case, groups = grouped_case(draw)
-        found = plan_host_first(instance_of(case), groups, limits=LIMITS)
+        instance, groups = grouped(draw)
+        instance = replace(instance, counts=(0, 1))
+        case = to_cases(instance)[1]
+        found = plan_host_first(instance, groups, limits=LIMITS)
         values = [offload_oracle.value_of(case, *plan) for plan in plans(case, groups, 0)]
         if found.plan is None:
             assert not values
             continue
-        assert found.objective == evaluate_offload(instance_of(case), found.plan).value_ns
+        assert found.objective == evaluate_offload(instance, found.plan).value_ns
         assert found.objective_bound <= min(values) <= found.objective
         assert (found.status is SolveStatus.OPTIMAL) == (found.objective == found.objective_bound)
         found_open += found.status is SolveStatus.FEASIBLE
@@ -123,7 +122,6 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
     ],
 )
 def test_groups_that_are_none_are_refused(groups, message):
-    case = random_case(random.Random(0), 2, 1)
-    case = {**case, "units": case["units"][:1] * 2}
+    job = random_job(0, kinds=[0, 0], devices=1, host=True)
     with pytest.raises(PartitionError, match=message):
-        plan_host_first(instance_of(case), groups)
+        plan_host_first(OffloadInstance.of(job), groups)

@@ -15,18 +15,24 @@ from solver.offload.instance import OffloadInstance
 from solver.offload.plan import STEPS, plan_offload
 from solver.offload.units import Unit
 from tests.support import offload_oracle
-from tests.support.offload_cases import instance_of, random_case
 from tests.support.problem_counts import counts
+from tests.support.random_jobs import random_job, to_cases
 
 LIMITS = SolveLimits(2.0, workers=1, deterministic=True)
 HOPS = ((0, 0), (0, 0))
 
 
-def cases(count, seed):
+def instance_of(seed, most_units, devices, **settings):
+    """A random chain with a host; its second phase makes a token."""
+    size = {"units": (1, most_units), "devices": devices, "context": 1}
+    job = random_job(seed, host=True, **size, **settings)
+    return OffloadInstance.of(job.replace(objective="token"))
+
+
+def instances(count, seed):
     """Random chains: the longer, the fewer devices."""
-    draw = random.Random(seed)
     for number in range(count):
-        yield random_case(draw, *((4, 2), (6, 1), (4, 2), (3, 3))[number % 4])
+        yield instance_of(f"{seed} {number}", *((4, 2), (6, 1), (4, 2), (3, 3))[number % 4])
 
 
 @counts(300, 1500)
@@ -34,9 +40,8 @@ def test_bound_optimum_and_plan_are_in_order(count, monkeypatch):
     # Chains of a few bytes: a buffer counts each.
     monkeypatch.setattr(bound, "_PIECE_BYTES", 1)
     feasible = is_best = is_proven = 0
-    for case in cases(count, 1):
-        best = offload_oracle.optimum(case)
-        instance = instance_of(case)
+    for instance in instances(count, 1):
+        best = offload_oracle.optimum(to_cases(instance)[1])
         found = plan_offload(instance, LIMITS)
         if best is None:
             assert found.status is SolveStatus.INFEASIBLE
@@ -55,43 +60,37 @@ def test_bound_optimum_and_plan_are_in_order(count, monkeypatch):
 
 @counts(60, 600)
 def test_phases_share_a_plan(count):
-    draw = random.Random(9)
     feasible = is_best = is_apart = 0
-    for case in cases(count, 7):
-        times = draw.choice((1, 3, 20))
-        other = {**case, "units": [with_other_times(draw, unit) for unit in case["units"]]}
-        instance = instance_of(case, other, counts=[1, times])
+    for number in range(count):
+        size = ((4, 2), (6, 1), (3, 3))[number % 3]
+        instance = replace(instance_of(f"7 {number}", *size, uneven_prompt=True), counts=(1, 3))
+        cases = to_cases(instance)
         found = plan_offload(instance, LIMITS)
         sums = [
-            offload_oracle.value_of(case, *plan) + times * offload_oracle.value_of(other, *plan)
-            for plan in offload_oracle.plans(case)
+            offload_oracle.value_of(cases[0], *plan) + 3 * offload_oracle.value_of(cases[1], *plan)
+            for plan in offload_oracle.plans(cases[0])
         ]
         if not sums:
             assert found.status is SolveStatus.INFEASIBLE
             continue
         values = [*evaluate_offload(instance, found.plan).times_ns.values()]
-        assert found.objective == values[0] + times * values[1]
+        assert found.objective == values[0] + 3 * values[1]
         assert found.objective_bound <= min(sums) <= found.objective
         feasible += 1
         is_best += found.objective == min(sums)
-        alone = [offload_oracle.optimum(each) for each in (case, other)]
-        is_apart += alone[0] + times * alone[1] < min(sums)
+        alone = [offload_oracle.optimum(each) for each in cases]
+        is_apart += alone[0] + 3 * alone[1] < min(sums)
     assert is_best >= 0.95 * feasible
     assert is_apart  # Phases alone would have other plans.
-
-
-def with_other_times(draw, unit):
-    host = None if unit["host"] is None else draw.randint(1, 25)
-    return {**unit, "runs": [draw.randint(0, 12) for _ in unit["runs"]], "host": host}
 
 
 @pytest.mark.parametrize("prefetch", ["buffer", "next", "none"])
 @counts(150, 1000)
 def test_timelines_are_those_that_are_played(count, prefetch):
     draw = random.Random(5)
-    for case in cases(count, 2):
+    for instance in instances(count, 2):
+        case = to_cases(instance)[1]
         every = list(offload_oracle.plans(case))
-        instance = instance_of(case)
         for places, modes in draw.sample(every, min(len(every), 20)):
             found = evaluate_offload(instance, instance.plan(places, modes), prefetch=prefetch)
             assert found.feasible == offload_oracle.fits(case, places, modes, prefetch)
@@ -127,21 +126,27 @@ def planned(instance, *modes):
 def test_more_memory_and_a_faster_link_never_cost_time():
     count = is_best = 0
     for seed in range(6):
-        case = random_case(random.Random(seed), 5, 1 + seed % 2)
+        instance = instance_of(f"more {seed}", 5, 1 + seed % 2)
         values = []
-        for factor in (1, 2, 3):
-            for device in case["devices"]:
-                device["memory"] = device["memory"] * factor + 12
-            values.append(offload_oracle.optimum(case))
-            found = [plan_offload(instance_of(case), LIMITS)]
-            for device in case["devices"]:
-                device["rate"] = (device["rate"][0] * 2, device["rate"][1])
-            values.append(offload_oracle.optimum(case))
-            found.append(plan_offload(instance_of(case), LIMITS))
-            for result, best in zip(found, values[-2:], strict=True):
-                assert result.objective_bound <= best <= result.objective
-                count += 1
-                is_best += result.objective == best
+        for step in range(6):
+            if step % 2:
+                links = [
+                    replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s)
+                    for link in instance.links
+                ]
+                instance = replace(instance, links=tuple(links))
+            else:
+                devices = [
+                    replace(device, memory_bytes=device.memory_bytes * (1 + step // 2) + 12)
+                    for device in instance.devices
+                ]
+                instance = replace(instance, devices=tuple(devices))
+            best = offload_oracle.optimum(to_cases(instance)[1])
+            result = plan_offload(instance, LIMITS)
+            assert result.objective_bound <= best <= result.objective
+            values.append(best)
+            count += 1
+            is_best += result.objective == best
         assert values == sorted(values, reverse=True)
     assert is_best >= 0.95 * count
 
@@ -213,43 +218,44 @@ def test_nothing_fits():
 
 
 def test_steps_are_told_and_left_out():
-    case = random_case(random.Random(3), 12, 1)
-    every = plan_offload(instance_of(case), LIMITS)
+    instance = instance_of(0, 12, 1)
+    every = plan_offload(instance, LIMITS)
     assert [step.step for step in every.log] == [*STEPS][1 : 1 + len(every.log)]
     assert every.log[-1].incumbent_after == round(every.objective)
     assert every.log[-1].bound_after == every.objective_bound
-    no_moves = plan_offload(instance_of(case), LIMITS, without=("mode moves",))
+    no_moves = plan_offload(instance, LIMITS, without=("mode moves",))
     assert [step.step for step in no_moves.log] == ["mode counts"]
     assert every.objective <= no_moves.objective
-    no_counts = plan_offload(instance_of(case), LIMITS, without=("mode counts",))
+    no_counts = plan_offload(instance, LIMITS, without=("mode counts",))
     assert no_counts.objective_bound == 0 and no_counts.status is SolveStatus.FEASIBLE
     assert check_without(STEPS) is None
-    counted = plan_offload(instance_of(case), LIMITS, solver="cp-sat")
+    counted = plan_offload(instance, LIMITS, solver="cp-sat")
     assert (counted.objective, counted.solver) == (no_moves.objective, "cp-sat")
-    greedy = plan_offload(instance_of(case), LIMITS, solver="greedy")
+    greedy = plan_offload(instance, LIMITS, solver="greedy")
     assert [step.step for step in greedy.log] == ["mode fill"]
     assert greedy.objective_bound is None and greedy.objective >= every.objective
     with pytest.raises(PartitionError, match="'ideal-dp' has no steps for a host; write one of"):
-        plan_offload(instance_of(case), LIMITS, solver="ideal-dp")
+        plan_offload(instance, LIMITS, solver="ideal-dp")
 
 
 @counts(60, 600)
 def test_the_first_token_is_within_its_limit(count):
-    draw = random.Random(3)
-    seen = Counter()
-    for case in cases(count, 11):
-        other = {**case, "units": [with_other_times(draw, unit) for unit in case["units"]]}
+    draw, seen = random.Random(3), Counter()
+    for number in range(count):
+        size = ((4, 2), (6, 1), (3, 3))[number % 3]
+        instance = instance_of(f"11 {number}", *size, uneven_prompt=True)
+        prompt, token = to_cases(instance)
         times = [
-            (offload_oracle.value_of(case, *plan), offload_oracle.value_of(other, *plan))
-            for plan in offload_oracle.plans(case)
+            (offload_oracle.value_of(prompt, *plan), offload_oracle.value_of(token, *plan))
+            for plan in offload_oracle.plans(token)
         ]
         firsts = [first for first, _ in times] or [0]
         limit = int(min(firsts) + draw.choice((-1, 0, 0.1, 0.5)) * (max(firsts) - min(firsts) + 1))
         if limit < 1:
             continue
-        asked = {"prompt_runs": (1, 0), "first_token_limit_ns": limit}
-        found = plan_offload(instance_of(case, other, counts=[0, 1], **asked), LIMITS)
-        soon = [token for first, token in times if first <= limit]
+        asked = replace(instance, prompt_runs=(1, 0), first_token_limit_ns=limit)
+        found = plan_offload(asked, LIMITS)
+        soon = [each for first, each in times if first <= limit]
         if not soon:
             assert found.plan is None
             seen[found.status] += 1
@@ -259,19 +265,19 @@ def test_the_first_token_is_within_its_limit(count):
         late = evaluate_offload(
             replace(found.evaluation.instance, first_token_limit_ns=1), found.plan
         )
-        if found.evaluation.times_ns["phase 0"] > 1:
+        if found.evaluation.times_ns["prompt"] > 1:
             assert late.violations == (f"the first token takes {_ns(found)}, more than 1 ns",)
     assert seen["best"] > 9 * seen["worse"] and seen[SolveStatus.INFEASIBLE]
 
 
 def _ns(found):
-    return format_ns(round(found.evaluation.times_ns["phase 0"]))
+    return format_ns(round(found.evaluation.times_ns["prompt"]))
 
 
 def test_a_deterministic_search_repeats_itself():
-    case = random_case(random.Random(3), 40, 1)
+    instance = instance_of(0, 40, 1)
     limits = SolveLimits(0.5, seed=4, deterministic=True)
-    first, again = (plan_offload(instance_of(case), limits) for _ in range(2))
+    first, again = (plan_offload(instance, limits) for _ in range(2))
     assert replace(first, wall_time_s=again.wall_time_s) == again
 
 

@@ -5,7 +5,8 @@ import pytest
 from solver import SolveLimits, SolveStatus
 from solver.serving.captured import solve_captured_context
 from solver.serving.metrics import evaluate_phases
-from tests.support.serving_cases import Listed, half, random_case
+from tests.support.random_jobs import half, random_job
+from tests.support.serving_oracle import Listed
 
 LIMITS = SolveLimits(20, workers=1)
 SEEDS = range(24)
@@ -23,7 +24,7 @@ def true_most(seed, stored):
     """The most positions of a sequence that fit a plan, of all plans and captured problems."""
     context = 0
     while True:
-        case = random_case(seed, memory_model="inference", context=context + 1, stored=stored)
+        case = random_job(seed, memory_model="inference", context=context + 1, stored=stored)
         listed = Listed(case)
         if not any(map(listed.fits, listed.plans())):
             return context
@@ -38,10 +39,10 @@ def test_what_is_proven_is_true_of_captured_problems(stored):
 
         def capture(context, seed=seed, captured=captured):
             captured.append(context)
-            case = random_case(seed, memory_model="inference", context=context, stored=stored)
+            case = random_job(seed, memory_model="inference", context=context, stored=stored)
             return case.phases
 
-        case = random_case(seed, memory_model="inference", stored=stored)
+        case = random_job(seed, memory_model="inference", stored=stored)
         case = case.replace(objective="context")
         found = solve_captured_context(case, capture, LIMITS)
         most = true_most(seed, stored)
@@ -66,7 +67,7 @@ def test_what_is_proven_is_true_of_captured_problems(stored):
 
 
 def test_no_context_is_proven_below_the_tokens_of_a_call():
-    case = random_case(4, memory_model="inference").replace(objective="context")
+    case = random_job(3, memory_model="inference").replace(objective="context")
     proven = solve_captured_context(case, no_capture_below(1), LIMITS)
     assert proven.status is SolveStatus.OPTIMAL
     least = proven.evaluation.job.context + 1
@@ -81,16 +82,17 @@ def test_no_context_is_proven_below_the_tokens_of_a_call():
 def no_capture_below(least):
     def capture(context):
         assert context >= least
-        return random_case(4, memory_model="inference", context=context).phases
+        return random_job(3, memory_model="inference", context=context).phases
 
     return capture
 
 
 def test_other_operators_leave_the_answer_unproven():
-    case = random_case(4, memory_model="inference").replace(objective="context")
+    case = random_job(3, memory_model="inference").replace(objective="context")
 
     def capture(context):
-        return random_case(5, memory_model="inference", context=context).phases
+        phases = random_job(3, memory_model="inference", context=context).phases
+        return {name: own.replace(operators=own.operators[:-1]) for name, own in phases.items()}
 
     found = solve_captured_context(case, capture, LIMITS)
     assert found.status is SolveStatus.FEASIBLE and found.objective_bound is None

@@ -24,15 +24,8 @@ from solver.serving.contexts import Contexts
 from solver.serving.metrics import evaluate_phases, metrics_of
 from solver.serving.solve import solve_job
 from tests.support.problem_counts import some
-from tests.support.serving_cases import (
-    PROMPT,
-    TOKEN,
-    Listed,
-    changed,
-    random_case,
-    with_links,
-    with_uneven_prompt,
-)
+from tests.support.random_jobs import PROMPT, TOKEN, changed, random_job
+from tests.support.serving_oracle import Listed
 
 LIMITS = SolveLimits(20, workers=1)
 SEEDS = range(12)
@@ -44,9 +37,8 @@ def least(values):
 
 def drawn(seed, memory_model="weights", links="alike", *, is_uneven=False):
     """A case, all its plans, and those that fit."""
-    serving = random_case(seed, memory_model=memory_model)
-    serving = with_uneven_prompt(serving, seed) if is_uneven else serving
-    serving = with_links(serving, seed) if links == "unlike" else serving
+    settings = {"uneven_prompt": is_uneven, "links": links == "unlike"}
+    serving = random_job(seed, memory_model=memory_model, **settings)
     listed = Listed(serving)
     return serving, listed, [places for places in listed.plans() if listed.fits(places)]
 
@@ -150,7 +142,7 @@ def least_token_ns(listed, places):
 def test_groups_in_turns_take_as_long_as_when_they_are_played():
     bound_by_groups = 0
     for seed in range(40):
-        serving = random_case(seed)
+        serving = random_job(seed)
         listed = Listed(serving)
         for places in listed.plans():
             if not listed.fits(places):
@@ -194,7 +186,7 @@ def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
 def test_context(seed, memory_model):
-    serving = random_case(seed, memory_model=memory_model)
+    serving = random_job(seed, memory_model=memory_model)
     listed = Listed(serving)
     most = 0
     for places in listed.plans():
@@ -224,7 +216,7 @@ def test_context(seed, memory_model):
 
 
 def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
-    serving = random_case(4)
+    serving = random_job(4)
     alone = solve_job(serving.replace(generate=0, objective="request"), LIMITS)
     once = serving.replace(token_phase=PROMPT, generate=0, prompt_runs={PROMPT: 1})
     prompt = solve_job(once, LIMITS)
@@ -235,7 +227,7 @@ def test_no_tokens_after_the_prompt_make_it_the_latency_of_the_prompt():
 
 
 def test_any_context_fits_where_no_cache_grows():
-    serving = random_case(1)
+    serving = random_job(1)
     still = replace(serving, cache_bytes_per_token=dict.fromkeys(serving.cache_bytes_per_token, 0))
     assert solve_job(serving.replace(objective="token"), LIMITS).evaluation.most_tokens > 0
     found = solve_job(still.replace(objective="token"), LIMITS)
@@ -253,7 +245,7 @@ def test_any_context_fits_where_no_cache_grows():
 def test_of_any_context_the_fastest_plan_is_found(memory_model):
     slower_than_any = endless = 0
     for seed in range(24):
-        serving = with_one_unlimited(random_case(seed, memory_model=memory_model))
+        serving = with_one_unlimited(random_job(seed, memory_model=memory_model))
         listed = Listed(serving)
         # What grows is beyond every capacity with as many positions.
         fitting = [places for places in listed.plans() if listed.fits(places, 10**4)]
@@ -306,7 +298,7 @@ def test_what_is_proven_without_a_limit_is_not_said_of_plans_with_one(monkeypatc
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tokens_that_fit_are_told_of_values_where_other_contexts_are_known(seed):
-    serving = random_case(seed, memory_model="inference")
+    serving = random_job(seed, memory_model="inference")
     found = solve_job(serving.replace(objective="token"), LIMITS)
     if found.plan is None:
         assert found.evaluation is None
@@ -326,7 +318,7 @@ def test_tokens_that_fit_are_told_of_values_where_other_contexts_are_known(seed)
 
 
 def test_what_cannot_be_asked():
-    serving = random_case(0)
+    serving = random_job(0)
     with pytest.raises(PartitionError, match="'speed'"):
         serving.replace(objective="speed")
     with pytest.raises(PartitionError, match="is for the objective 'token', not 'request'"):
