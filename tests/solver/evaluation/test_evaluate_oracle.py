@@ -1,9 +1,13 @@
 """The evaluator against the oracle's independent simulation, on random problems and plans."""
 
+from itertools import permutations
+
 import pytest
 
+from solver import Interconnect, Weight
 from solver.evaluation.evaluate import evaluate
 from solver.model.plan import PartitionPlan
+from tests.support.graphs import chain
 from tests.support.oracle import Oracle, brute_force, cost
 from tests.support.problem_counts import counts, nightly, some
 from tests.support.random_problems import random_plan, random_problem, to_instance
@@ -129,129 +133,59 @@ def test_the_oracles_best_plan_has_the_value_it_claims(count, draw_chunks):
 
 
 def every_order(plan):
-    from itertools import permutations
-
     return [
         PartitionPlan(plan.assignment, order, plan.chunks)
         for order in permutations(plan.device_order)
     ]
 
 
+def with_memory(instance, *memory_bytes):
+    for device, size in zip(instance["devices"], memory_bytes, strict=True):
+        device["memory_bytes"] = size
+    return instance
+
+
 def test_the_oracle_solves_an_example_worked_by_hand():
     # Chain a (4 ns) -> b (6 ns) -> c (5 ns), 10 bytes each way at 1 byte/ns; two devices.
     # Cuts: {a | b c}: 4 + 10 = 14 against 10 + 11 = 21; {a b | c}: 10 + 10 = 20 against
     # 10 + 5 = 15; no cut: 15. So one device is best, unless memory forbids it.
-    def operator(name, latency_ns, reads):
-        return {
-            "name": name,
-            "latency_ns": latency_ns,
-            "reads": reads,
-            "storage_bytes": 10,
-            "workspace_bytes": 0,
-            "value_bytes": 10,
-            "alias_of": None,
-            "weights": [f"w_{name}"],
-            "is_output": name == "c",
-            "allowed_devices": None,
-            "transfer_ns": None,
-            "is_backward": False,
-            "backward": {},
-        }
-
-    instance = {
-        "operators": [operator("a", 4, []), operator("b", 6, ["a"]), operator("c", 5, ["b"])],
-        "inputs": {},
-        "weights": {
-            f"w_{name}": {"size_bytes": 100, "training_bytes": None} for name in ("a", "b", "c")
-        },
-        "colocation": [],
-        "devices": [
-            {"name": name, "memory_bytes": 320, "device_class": "default", "is_host": False}
-            for name in ("p", "q")
-        ],
-        "interconnect": {
-            "charging": "peer_to_peer",
-            "overlap": False,
-            "default": {"bandwidth_bytes_per_s": 1_000_000_000, "latency_ns": 0},
-            "links": [],
-        },
-        "objective": ["bottleneck", "devices", "transfer"],
-        "memory_model": "inference",
-        "schedule": "gpipe",
-        "microbatches": 1,
-        "chunks_per_device": 1,
-        "max_devices": None,
-    }
-    assert brute_force(instance)[0] == (15, 1, 0)
-    for device in instance["devices"]:
-        # All three need 300 + 20; two with a transfer 200 + 20 (as producer: both values live
-        # while b runs; as consumer: 10 received, then 20 live, or 230).
-        device["memory_bytes"] = 319
-    assert brute_force(instance)[0] == (20, 2, 10)
-    for device in instance["devices"]:
-        device["memory_bytes"] = 219
-    assert brute_force(instance) is None
-    instance["devices"][0]["memory_bytes"] = 220
-    assert brute_force(instance)[0] == (20, 2, 10)
+    settings = {"memory_model": "inference", "objective": ("bottleneck", "devices", "transfer")}
+    problem = chain("abc", latency_ns=[4, 6, 5], value_bytes=10, weight_bytes=100, **settings)
+    instance = to_instance(problem)
+    # All three need 300 + 20; two with a transfer 200 + 20 (as producer: both values live
+    # while b runs; as consumer: 10 received, then 20 live, or 230).
+    for sizes, best in (
+        ((320, 320), (15, 1, 0)),
+        ((319, 319), (20, 2, 10)),
+        ((220, 219), (20, 2, 10)),
+    ):
+        assert brute_force(with_memory(instance, *sizes))[0] == best
     instance["max_devices"] = 1
     assert brute_force(instance) is None
+    assert brute_force(with_memory(instance, 219, 219)) is None
 
 
 def test_the_oracle_interleaves_an_example_worked_by_hand():
     # A chain of 9, 1, 1 and 9 ns whose values travel in no time, with both ends pinned to p and
     # the third operator to q: p has to run twice.
-    def operator(i, latency_ns, allowed):
-        return {
-            "name": f"o{i}",
-            "latency_ns": latency_ns,
-            "reads": [f"o{i - 1}"] if i else [],
-            "storage_bytes": 1,
-            "workspace_bytes": 0,
-            "value_bytes": 1,
-            "alias_of": None,
-            "weights": ["tied"] if i in (0, 3) else [],
-            "is_output": i == 3,
-            "allowed_devices": allowed,
-            "transfer_ns": None,
-            "is_backward": False,
-            "backward": {},
-        }
-
-    instance = {
-        "operators": [
-            operator(0, 9, ["p"]),
-            operator(1, 1, None),
-            operator(2, 1, ["q"]),
-            operator(3, 9, ["p"]),
-        ],
-        "inputs": {},
-        "weights": {"tied": {"size_bytes": 100, "training_bytes": None}},
-        "colocation": [],
-        "devices": [
-            {"name": name, "memory_bytes": None, "device_class": "default", "is_host": False}
-            for name in ("p", "q")
-        ],
-        "interconnect": {
-            "charging": "peer_to_peer",
-            "overlap": False,
-            "default": {"bandwidth_bytes_per_s": None, "latency_ns": 0},
-            "links": [],
-        },
-        "objective": ["bottleneck", "latency", "transfer"],
-        "memory_model": "inference",
-        "schedule": "gpipe",
-        "microbatches": 1,
-        "chunks_per_device": 1,
-        "max_devices": None,
-    }
+    ends = {"allowed_devices": {"p"}, "weights": ("tied",)}
+    problem = chain(
+        4,
+        latency_ns=[9, 1, 1, 9],
+        value_bytes=1,
+        of={"op0": ends, "op2": {"allowed_devices": {"q"}}, "op3": ends},
+        weights={"tied": Weight(100)},
+        interconnect=Interconnect(),
+        objective=("bottleneck", "latency", "transfer"),
+        memory_model="inference",
+    )
+    instance = to_instance(problem)
     assert brute_force(instance) is None
     instance["chunks_per_device"] = 2
     best, assignment, chunks = brute_force(instance)
     assert best == (18, 20, 2)
-    assert assignment == {"o0": "p", "o1": "q", "o2": "q", "o3": "p"}
-    assert chunks == {"o0": 0, "o1": 0, "o2": 0, "o3": 1}
+    assert "".join(assignment.values()) == "pqqp"
+    assert list(chunks.values()) == [0, 0, 0, 1]
     # The weight is held once; each chunk holds one value of its own, the second one received.
-    instance["devices"][0]["memory_bytes"] = 103
-    assert brute_force(instance)[0] == best
-    instance["devices"][0]["memory_bytes"] = 102
-    assert brute_force(instance) is None
+    assert brute_force(with_memory(instance, 103, None))[0] == best
+    assert brute_force(with_memory(instance, 102, None)) is None

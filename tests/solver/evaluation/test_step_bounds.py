@@ -8,19 +8,7 @@ import pytest
 from solver.evaluation.step_bounds import step_bound_ns
 from solver.evaluation.timeline import PipelineTimes, timeline
 from solver.model.schedules import action_tables
-from tests.support.random_pipelines import gpipe_step_ns, random_settings, random_times
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_step_of_gpipe_is_two_flow_shops(overlap):
-    rng = random.Random(5)
-    for devices, microbatches in itertools.product(range(1, 6), range(1, 7)):
-        for _ in range(8):
-            arcs = {(p, p + 1): random_times(rng, 2) for p in range(devices - 1)}
-            compute = [random_times(rng, devices) for _ in range(2)]
-            times = PipelineTimes(*compute, arcs, overlap=overlap)
-            tables = action_tables("gpipe", microbatches, devices=devices)
-            assert gpipe_step_ns(times, microbatches) == timeline(tables, times).step_ns
+from tests.support.random_pipelines import random_settings, random_times
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -19,10 +19,9 @@ from solver import (
 from solver.evaluation import step_time
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.step_time import step_time_ns
-from solver.evaluation.timeline import PipelineTimes, timeline
+from solver.evaluation.timeline import PipelineTimes
 from solver.model import schedules
 from solver.model.training import Backward
-from tests.support.pipeline_simulator import pipeline_tables, simulate_step
 from tests.support.random_pipelines import gpipe_step_ns, random_times
 
 
@@ -72,21 +71,6 @@ def test_steps_take_as_long_as_the_simulation_of_all_events(seed, monkeypatch):
         assert step.busy_ns == simulated.busy_ns
     # Most of them leave columns out.
     assert len(powers) > 35
-
-
-def test_steps_of_many_microbatches_take_as_long_as_in_a_discrete_event_simulation():
-    rng = random.Random(7)
-    for schedule, chunks in itertools.product(["gpipe", "1f1b"], [1, 2]):
-        count = 3 * chunks
-        compute = [random_times(rng, count) for _ in range(2)]
-        arcs = {(p, p + 1): random_times(rng, 2) for p in range(count - 1)}
-        times = PipelineTimes(*compute, arcs, overlap=True)
-        messages = {(s, t, False): there for (s, t), (there, _) in arcs.items()}
-        messages |= {(t, s, True): back for (s, t), (_, back) in arcs.items()}
-        tables = pipeline_tables(schedule, 200, 3, chunks, True)
-        compute_ns = {(p, k): compute[k][p] for p in range(count) for k in range(2)}
-        expected = simulate_step(tables, compute_ns, messages, None, True)
-        assert step_time_ns(times, schedule, 200, devices=3) == expected
 
 
 @pytest.mark.parametrize("microbatches", [10**5, 10**9, 10**9 + 7, 10**18])
@@ -154,10 +138,3 @@ def test_groups_of_another_size_keep_the_order_of_the_full_step():
         for long_table, table in zip(full, short, strict=True):
             ahead = [a for a in long_table if a.kind == "forward" and a.microbatch < 5]
             assert [a for a in table if a.kind == "forward"] == ahead
-
-
-def test_many_microbatches_are_simulated_as_they_are_when_all_are_listed():
-    times = PipelineTimes((3, 5), (4, 6), {(0, 1): (1, 1)})
-    for microbatches in range(1, 40):
-        listed = timeline(action_tables("1f1b", microbatches, devices=2), times)
-        assert step_time_ns(times, "1f1b", microbatches, devices=2) == listed.step_ns

@@ -24,42 +24,17 @@ def plain(tables):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_chains_take_as_long_as_in_a_discrete_event_simulation(seed):
-    rng = random.Random(seed)
-    for _ in range(60):
-        chosen = random_settings(rng)
-        tables = action_tables(**chosen)
-        devices, count = chosen["devices"], chosen["devices"] * chosen["chunks"]
-        # Both list the actions independently.
-        assert plain(tables) == pipeline_tables(
-            chosen["schedule"],
-            chosen["microbatches"],
-            devices,
-            chosen["chunks"],
-            chosen["backward"],
-        )
-        compute = [random_times(rng, count) for _ in range(2)]
-        hops = [
-            random_times(rng, count - 1) if devices > 1 else (0,) * (count - 1) for _ in range(2)
-        ]
-        for overlap in (False, True):
-            found = simulate(tables, *compute, *hops, overlap=overlap)
-            messages = {(p, p + 1, False): time for p, time in enumerate(hops[0])}
-            messages |= {(p + 1, p, True): time for p, time in enumerate(hops[1])}
-            compute_ns = {(p, k): compute[k][p] for p in range(count) for k in range(2)}
-            assert found.step_ns == simulate_step(
-                plain(tables), compute_ns, messages, None, overlap
-            )
-
-
-@pytest.mark.parametrize("seed", range(6))
 def test_any_arcs_take_as_long_as_in_a_discrete_event_simulation(seed):
     rng = random.Random(100 + seed)
     for _ in range(60):
         chosen = random_settings(rng)
         tables = action_tables(**chosen)
         devices, count = chosen["devices"], chosen["devices"] * chosen["chunks"]
-        pairs = [arc for arc in itertools.combinations(range(count), 2) if rng.random() < 0.4]
+        # Both list the actions independently.
+        assert plain(tables) == pipeline_tables(*chosen.values())
+        pairs = [*itertools.pairwise(range(count))]
+        if rng.random() < 0.7:
+            pairs = [arc for arc in itertools.combinations(range(count), 2) if rng.random() < 0.4]
         compute = [random_times(rng, count) for _ in range(2)]
         is_staged, overlap = rng.random() < 0.5, rng.random() < 0.5
         away = [(s, t) for s, t in pairs if (t - s) % devices]
@@ -131,15 +106,6 @@ def test_equal_stages_have_the_bubble_of_the_literature(name):
         ideal_ns = 30 * chunks * microbatches
         assert found.step_ns == ideal_ns + 30 * (devices - 1)
         assert found.idle_ns == (30 * (devices - 1),) * devices
-
-
-def test_a_single_rank_has_no_bubble():
-    found = simulate(action_tables("1f1b", 4, devices=1, chunks=2), [1, 2], [3, 4])
-    assert (found.step_ns, found.idle_ns) == (40, (0,))
-
-
-def test_steps_without_time_have_no_bubble():
-    assert simulate(action_tables("gpipe", 2, devices=2), [0, 0], [0, 0]).idle_ns == (0, 0)
 
 
 def test_tables_that_wait_for_each_other_are_refused():

@@ -140,7 +140,8 @@ def test_torch_finds_an_order_of_sends_and_receives_for_every_table(name):
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_every_action_once_and_no_more_in_flight_than_memory_counts(name):
+def test_every_action_once_and_as_many_in_flight_as_memory_counts(name):
+    """Also more than are in flight, where torch refuses a number of microbatches."""
     for devices, chunks, microbatches in itertools.product(range(1, 5), range(1, 4), range(1, 14)):
         tables = action_tables(name, microbatches, devices=devices, chunks=chunks)
         for rank, table in enumerate(tables):
@@ -153,14 +154,12 @@ def test_every_action_once_and_no_more_in_flight_than_memory_counts(name):
                     for action in table
                     if action.position == position
                 ]
-                assert max(itertools.accumulate(signs)) <= in_flight(
-                    name,
-                    microbatches,
-                    chunks=chunks,
-                    devices=devices,
-                    followers=devices - 1 - rank,
-                    later_chunks=chunks - 1 - chunk,
-                )
+                most = max(itertools.accumulate(signs))
+                behind = {"followers": devices - 1 - rank, "later_chunks": chunks - 1 - chunk}
+                counted = in_flight(name, microbatches, chunks=chunks, devices=devices, **behind)
+                assert most <= counted
+                if chunks == 1 or microbatches % max(1, microbatches // devices) == 0:
+                    assert most == counted
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
