@@ -35,8 +35,7 @@ from solver.offload.instance import OffloadInstance
 from solver.offload.plan import plan_offload
 from solver.serving.solve import solve_job
 from tests.support.random_jobs import random_job
-from tests.support.random_problems import random_problem, recomputed_problem
-from tests.support.random_relays import relayed_problem
+from tests.support.random_problems import random_problem, recomputed_problem, relayed_problem
 
 DEFAULT_GROUPS = ("published", "interleaved", "nasnet", "recomputed", "offload", "serving")
 PROVEN = (SolveStatus.OPTIMAL.value, SolveStatus.INFEASIBLE.value)

@@ -418,6 +418,50 @@ def recomputed_problem(
     return problem.replace(devices=tuple(devices))
 
 
+def relayed_problem(
+    seed: int, *, most_operators: int = 9, limited: bool = False
+) -> PartitionProblem:
+    """Return a training problem of the bottleneck whose values take times of their own to relay.
+
+    It has up to three classes and five devices; in some problems each operator takes the same times
+    as long on slower classes. With `limited` devices hold a part of what all operators do.
+    """
+    rng = random.Random(f"relays {seed}")
+    problem = random_problem(
+        seed,
+        max_operators=most_operators,
+        relayed=True,
+        training=True,
+        objective=("bottleneck",),
+        interconnect=Interconnect(Link(None, 0), charging="relayed"),
+    )
+    some = rng.choices((1.5, 2.0, 3.0), k=2)
+    ratios = {"fast": 1.0, "slow": some[0], "slower": some[1]}
+    more = rng.choice((1, 1, 2))
+    sizes = [device.memory_bytes and device.memory_bytes * more for device in problem.devices]
+    sizes = sizes if limited else [None] * len(sizes)
+    passing = int(min((size for size in sizes if size), default=0) * rng.choice((0.0, 0.1, 0.3)))
+    is_even, scale = rng.random() < 0.4, rng.choice((1, 3, 10, 30))
+    operators = []
+    kind = problem.devices[0].device_class
+    most = max(1, *(op.latency_on(kind) for op in problem.operators))
+    for op in problem.operators:
+        work = op.latency_on(kind)
+        extra = 0 if is_even else rng.randint(0, work)
+        latency = {name: int(work * ratio) + extra * (ratio > 1) for name, ratio in ratios.items()}
+        time_ns = rng.choice((0, int(scale * rng.randint(1, most))))
+        forward, again = (rng.choice((0, rng.randint(0, passing))) for _ in range(2))
+        backward = dataclasses.replace(
+            op.backward, latency_ns=rng.randint(0, work), workspace_bytes=again
+        )
+        times = {"latency_ns": latency, "transfer_ns": time_ns, "workspace_bytes": forward}
+        operators.append(dataclasses.replace(op, backward=backward, **times))
+    kinds = [*ratios][: rng.choice((1, 2, 2, 3))]
+    sizes += [sizes[0]] * rng.choice((0, 0, 1, 2))
+    devices = [Device(f"dev{at}", size, rng.choice(kinds)) for at, size in enumerate(sizes)]
+    return problem.replace(operators=operators, devices=devices[:5])
+
+
 def _on_one_device(problem: PartitionProblem) -> PartitionProblem:
     """Return the problem with the first of its devices alone; nothing may be pinned."""
     device = problem.devices[0]

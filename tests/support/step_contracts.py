@@ -32,9 +32,9 @@ from tests.support.random_problems import (
     random_plan,
     random_problem,
     recomputed_problem,
+    relayed_problem,
     to_instance,
 )
-from tests.support.random_relays import relayed_problem
 from tests.support.repeated_blocks import problem_with_blocks
 from tests.support.search_states import take
 

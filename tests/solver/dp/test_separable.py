@@ -12,7 +12,7 @@ from solver.presolve.instance import condense
 from solver.presolve.least_held import Price
 from solver.presolve.transients import Transients
 from tests.support.problem_counts import counts
-from tests.support.random_relays import relayed_problem
+from tests.support.random_problems import relayed_problem
 
 PRICES = (Price(1, 100), Price(1, 3), Price(7, 1), Price(1000, 1))
 

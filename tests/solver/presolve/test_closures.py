@@ -5,8 +5,9 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED
 from solver.presolve.closures import applies, closed_units
 from solver.presolve.instance import condense
+from tests.support.ideal_oracle import least_bottleneck
 from tests.support.problem_counts import counts
-from tests.support.random_relays import least_bottleneck, relayed_problem
+from tests.support.random_problems import relayed_problem
 
 
 @counts(300, 20_000, quick=40)

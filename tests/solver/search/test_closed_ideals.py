@@ -10,8 +10,9 @@ from solver.dp.separable import program_of
 from solver.presolve.closures import Closed
 from solver.presolve.instance import condense
 from solver.search.ideals import closed_ideals, has_closed_ideals
+from tests.support.ideal_oracle import least_bottleneck
 from tests.support.problem_counts import counts
-from tests.support.random_relays import least_bottleneck, relayed_problem
+from tests.support.random_problems import relayed_problem
 from tests.support.search_states import bare_state, take
 
 
