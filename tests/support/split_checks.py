@@ -34,6 +34,12 @@ def in_halves(captured, cut=None, devices=("cpu:0", "cpu:1")):
     return split_by_plan(captured, PartitionPlan(assignment, devices))
 
 
+def in_one(captured, device="cpu:0"):
+    """Return the split into one stage."""
+    assignment = {node.name: device for node in captured.operators}
+    return split_by_plan(captured, PartitionPlan(assignment, (device,)))
+
+
 def check(
     model,
     captured,

@@ -1,10 +1,27 @@
-"""Everything that a captured graph says, node by node."""
+"""Graphs of dynamo, and everything that a captured graph says, node by node."""
 
 import re
 
 import torch
 
 from fx_bridge.capture.model.attributes import attribute_at
+
+
+def dynamo_graph(model, args, *, dynamic=False):
+    """Return what torch.compile hands to a backend, and the inputs it calls it with."""
+    captured = []
+
+    def backend(module, _):
+        def run(*inputs):
+            captured.append((module, inputs))
+            return module(*inputs)
+
+        return run
+
+    torch._dynamo.reset()
+    torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=True)(*args)
+    torch._dynamo.reset()
+    return captured[0]
 
 
 def node_lines(captured):

@@ -1,4 +1,5 @@
 import operator
+import re
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,17 @@ from solver import PartitionError
 from tests.support.batch_checks import compare
 from tests.support.batch_models import NAMES, captured_model
 from tests.support.modules import module_with
+from tests.support.problem_counts import nightly
+from tests.support.refusals import refused
 
 
 def of(function, *args, train=False, **kwargs):
     """The table of a function of tensors, which is checked by running halves of the batch."""
 
-    class Model(nn.Module):
-        def forward(self, *inputs):
-            return function(*inputs)
+    def forward(self, *inputs):
+        return function(*inputs)
 
-    captured = capture(Model().train(train), args, kwargs)
+    captured = capture(module_with(forward).train(train), args, kwargs)
     return captured, batch_dimensions(captured)
 
 
@@ -34,18 +36,11 @@ def x(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-# -- the table is true ---------------------------------------------------------------------
-
 QUICK = ("gpt2", "vit", "lstm", "encoder", "branches", "layers", "loss")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly)
-        for name in NAMES
-        if name not in ("mixtral", "deepseek")
-    ],
+    "name", [*QUICK, *nightly(sorted({*NAMES} - {*QUICK, "mixtral", "deepseek"}))]
 )
 def test_the_table_is_what_halves_of_the_batch_say(name):
     *_, graph = captured_model(name)
@@ -68,9 +63,6 @@ def test_modules_and_methods_of_symbolic_trace_are_followed():
     assert not table.checked, "no model says what its sizes are"
     assert table["reshape"] == batch(0, 1, 5)
     assert table["rows"][1][0] == batch(1)
-
-
-# -- single operators ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,12 +132,9 @@ def test_what_mixes_samples_is_refused_with_the_operator_named(function, words):
     compare(captured, table)
     state = output(captured, table)
     assert state.kind == "unknown"
-    with pytest.raises(PartitionError, match=words) as refused:
+    with refused(f"operator {state.origin!r}", path=Path(__file__).name) as error:
         check_microbatchable(captured, table)
-    text = str(refused.value)
-    assert "\n" not in text
-    assert Path(__file__).name in text
-    assert f"operator {state.origin!r}" in text
+    assert re.search(words, str(error.value))
 
 
 @pytest.mark.parametrize(
@@ -191,10 +180,7 @@ def test_outputs_that_count_samples_or_depend_on_data_are_refused():
 
 
 def test_a_branch_on_the_whole_batch_is_refused():
-    def function(a):
-        return torch.cond(a.sum() > 0, lambda b: b.sin(), lambda b: b.cos(), (a,))
-
-    captured, table = of(function, x(4, 5))
+    captured, table = of(lambda a: torch.cond(a.sum() > 0, torch.sin, torch.cos, (a,)), x(4, 5))
     with pytest.raises(PartitionError, match="takes a branch by a value of the whole batch"):
         check_microbatchable(captured, table)
 

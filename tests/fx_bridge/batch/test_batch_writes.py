@@ -2,23 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.pipelining.microbatch import merge_chunks, split_args_kwargs_into_chunks
 from torch.nn import functional
 
 from fx_bridge import capture, chunk_specs
 from solver import PartitionError
+from tests.support.modules import module_with
 
 WIDTH, BATCH = 7, 12
-
-
-class Model(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def written(write):
@@ -66,9 +57,7 @@ REFUSED = {
     "narrow": written(lambda y, _: y.narrow(0, 0, 6).mul_(2)),
     "view": written(lambda y, _: y.view(-1)[:WIDTH].zero_()),
     "transposed": written(lambda y, _: y.t()[:, 0].zero_()),
-    "fresh row": lambda x: (
-        x * onto(lambda x: torch.zeros(len(x), 1), lambda z, _: z[0].fill_(1))(x)
-    ),
+    "fresh row": lambda x: x * onto(column, lambda z, _: z[0].fill_(1))(x),
     "diagonal": written(lambda y, _: y.fill_diagonal_(0)),
     "eye": lambda x: torch.eye(len(x), WIDTH) * x,
     "entry of a sum": onto(total, lambda y, _: y[0].fill_(3)),
@@ -91,7 +80,7 @@ MERGED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_parts_of_the_batch_would_do_otherwise_is_refused(name):
-    captured = capture(Model(REFUSED[name]), (torch.randn(BATCH, WIDTH),))
+    captured = capture(module_with(lambda self, x: REFUSED[name](x)), (torch.randn(BATCH, WIDTH),))
     with pytest.raises(PartitionError, match="operator"):
         chunk_specs(captured, 3)
 
@@ -99,7 +88,7 @@ def test_what_parts_of_the_batch_would_do_otherwise_is_refused(name):
 @pytest.mark.parametrize("microbatches", [3, 12])
 @pytest.mark.parametrize("name", MERGED)
 def test_what_parts_do_alike_is_merged(name, microbatches):
-    model, x = Model(MERGED[name]), torch.randn(BATCH, WIDTH)
+    model, x = module_with(lambda self, x: MERGED[name](x)), torch.randn(BATCH, WIDTH)
     specs = chunk_specs(capture(model, (x,)), microbatches)
     args, _ = split_args_kwargs_into_chunks((x,), {}, microbatches, specs.args, dict(specs.kwargs))
     found = merge_chunks([model(*each) for each in args], specs.outputs)

@@ -9,6 +9,7 @@ from fx_bridge.capture.graph import capture
 from solver import PartitionError
 from tests.support.batch_models import captured_model
 from tests.support.modules import module_with
+from tests.support.problem_counts import nightly
 
 
 def in_microbatches(captured, args, kwargs, count):
@@ -27,15 +28,8 @@ def in_microbatches(captured, args, kwargs, count):
 @pytest.mark.parametrize(
     "name",
     [
-        "gpt2-mask",
-        "lstm",
-        "branches",
-        "layers",
-        "loss",
-        "encoder",
-        pytest.param("t5", marks=pytest.mark.nightly),
-        pytest.param("resnet", marks=pytest.mark.nightly),
-        pytest.param("whisper", marks=pytest.mark.nightly),
+        *("gpt2-mask", "lstm", "branches", "layers", "loss", "encoder"),
+        *nightly(["t5", "resnet", "whisper"]),
     ],
 )
 def test_microbatches_give_what_the_whole_batch_does(name):
@@ -86,41 +80,27 @@ def test_experts_sort_the_tokens_of_all_samples_and_a_pipeline_takes_each_microb
     assert "TensorChunkSpec(0)" in str(pipeline_specs(captured, 2).outputs)
 
 
-def test_a_model_that_mixes_samples_is_refused():
-    captured = capture(nn.Softmax(0), (torch.ones(4, 3),))
-    with pytest.raises(PartitionError, match=r"operator 'softmax'.*runs along the batch"):
-        chunk_specs(captured, 2)
-
-
 def test_a_returned_batch_size_is_no_output_of_microbatches():
-    class Counts(nn.Module):
-        def forward(self, x, of_samples):
-            return x.sin(), x.size(0 if of_samples else 1)
-
+    model = module_with(lambda self, x, of_samples: (x.sin(), x.size(0 if of_samples else 1)))
     x = torch.ones(6, 4)
     with pytest.raises(PartitionError, match="returns the number 6, which is another for another"):
-        chunk_specs(capture(Counts(), (x, True)), 3)
-    outputs = [Counts()(part, False) for part in x.chunk(3)]
-    specs = chunk_specs(capture(Counts(), (x, False)), 3)
+        chunk_specs(capture(model, (x, True)), 3)
+    with pytest.raises(PartitionError, match="returns the number 2, which is another for another"):
+        pipeline_specs(capture(model, (x[:2], True)), 3)
+    outputs = [model(part, False) for part in x.chunk(3)]
+    specs = chunk_specs(capture(model, (x, False)), 3)
     assert merge_chunks(outputs, specs.outputs)[1] == 4
 
 
-class Mixing(nn.Module):
-    """What depends on a microbatch as a whole, and what on none."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3)
-
-    def forward(self, x, table):
+def test_a_pipeline_runs_each_microbatch_by_itself():
+    def mixing(self, x, table):
         y = self.norm(x)
         return y, y.square().mean(), x.mean(), table * 2, x.argsort(0), self.norm.running_mean
 
-
-def test_a_pipeline_runs_each_microbatch_by_itself():
     torch.manual_seed(0)
     x, table = torch.randn(6, 3), torch.randn(5)
-    captured = capture(Mixing(), (x[:2], table))
+    model = module_with(mixing, norm=nn.BatchNorm1d(3))
+    captured = capture(model, (x[:2], table))
     specs = pipeline_specs(captured, 3)
     parts, _ = split_args_kwargs_into_chunks((x, table), {}, 3, specs.args, {})
     outputs = [pytree.tree_map(torch.clone, captured.module(*part)) for part in parts]
@@ -132,13 +112,4 @@ def test_a_pipeline_runs_each_microbatch_by_itself():
     assert torch.equal(found[3], table * 2)
     assert torch.equal(found[5], outputs[-1][5])
     with pytest.raises(PartitionError, match="mixes samples"):
-        chunk_specs(capture(Mixing(), (x, table)), 3)
-
-
-def test_a_pipeline_does_not_return_the_size_of_a_microbatch():
-    def counts(self, x):
-        return x.sin(), x.size(0)
-
-    captured = capture(module_with(counts), (torch.ones(2, 4),))
-    with pytest.raises(PartitionError, match="returns the number 2, which is another for another"):
-        pipeline_specs(captured, 3)
+        chunk_specs(capture(model, (x, table)), 3)

@@ -8,19 +8,18 @@ from torch.utils.checkpoint import checkpoint
 
 from fx_bridge import Training, capture, partition_module
 from solver import Device, MiB, PartitionError
+from tests.support.modules import module_with
 
 X = torch.randn(4, 8)
 
 
-class Cached(nn.Module):
-    def __init__(self, change):
-        super().__init__()
-        self.linear, self.change = nn.Linear(8, 8), change
-
+def cached(change):
     def forward(self, x, cache):
         y = self.linear(x)
         self.change(cache, y)
         return y
+
+    return module_with(forward, linear=nn.Linear(8, 8), change=change)
 
 
 def replace_first(cache, y):
@@ -39,7 +38,7 @@ def replace_first(cache, y):
     ids=["append", "replace", "add", "remove", "within"],
 )
 def test_changed_containers_of_the_caller_are_noted(change, cache):
-    captured = capture(Cached(change), (X,), {"cache": cache})
+    captured = capture(cached(change), (X,), {"cache": cache})
     assert captured.how == "export"
     assert captured.note == (
         "forward changes what the caller's 'cache' holds, which the graph does not; "
@@ -73,26 +72,21 @@ def counted(kept, _):
 
 @pytest.mark.parametrize("change", [grown, counted])
 def test_changed_caches_of_the_caller_are_noted(change):
-    """A caller who goes on with what it gave, as with the model, would get what is stale."""
-    captured = capture(Cached(change), (X, Kept(X, 3)))
+    # A caller who goes on with what it gave, as with the model, would get what is stale.
+    captured = capture(cached(change), (X, Kept(X, 3)))
     assert captured.note.startswith("forward changes what the caller's 'cache' holds")
-    assert capture(Cached(lambda kept, _: kept.keys), (X, Kept(X, 3))).note == ""
+    assert capture(cached(lambda kept, _: kept.keys), (X, Kept(X, 3))).note == ""
 
 
 def test_reading_a_container_is_no_change():
-    model = Cached(lambda cache, _: [*cache])
+    model = cached(lambda cache, _: [*cache])
     assert capture(model, (X, [X])).note == ""
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
+    assert not model._forward_hooks and not model._forward_pre_hooks
 
 
-class Hooked(nn.Module):
-    def __init__(self, run):
-        super().__init__()
-        self.first, self.second, self.run = nn.Linear(8, 8), nn.Linear(8, 8), run
-
-    def forward(self, x):
-        return self.second(self.run(self.first, x))
+def hooked(run):
+    layers = {name: nn.Linear(8, 8) for name in ("first", "second")}
+    return module_with(lambda self, x: self.second(self.run(self.first, x)), run=run, **layers)
 
 
 def with_tensor_hook(layer, x):
@@ -111,7 +105,7 @@ def with_saved_hooks(layer, x):
     [(with_tensor_hook, "Tensor.register_hook"), (with_saved_hooks, "saved_tensors_hooks")],
 )
 def test_hooks_on_gradients_are_noted(run, named):
-    note = capture(Hooked(run), (X,)).note
+    note = capture(hooked(run), (X,)).note
     assert note == f"forward uses {named}, which the graph does not, so gradients may differ"
 
 
@@ -123,8 +117,8 @@ def with_module_hook(model):
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        (Hooked(with_tensor_hook), "forward uses Tensor.register_hook"),
-        (with_module_hook(Hooked(lambda layer, x: layer(x))), "backward hooks of 'first'"),
+        (hooked(with_tensor_hook), "forward uses Tensor.register_hook"),
+        (with_module_hook(hooked(lambda layer, x: layer(x))), "backward hooks of 'first'"),
     ],
     ids=["tensor", "module"],
 )
@@ -138,13 +132,10 @@ def test_training_without_the_hooks_of_a_model_is_refused(model, named):
         placed(X).sum().backward()
 
 
-def test_checkpoints_change_no_gradient():
-    run = Hooked(lambda layer, x: checkpoint(layer, x, use_reentrant=False))
+def test_checkpoints_change_no_gradient_and_methods_of_torch_are_its_own_again():
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    before = torch.Tensor.register_hook, hooks.__enter__
+    run = hooked(lambda layer, x: checkpoint(layer, x, use_reentrant=False))
     assert "gradients may differ" not in capture(run, (X,)).note
-
-
-def test_methods_of_torch_are_its_own_again():
-    before = torch.Tensor.register_hook, torch.autograd.graph.saved_tensors_hooks.__enter__
-    capture(Hooked(with_tensor_hook), (X,))
-    after = torch.Tensor.register_hook, torch.autograd.graph.saved_tensors_hooks.__enter__
-    assert before == after
+    capture(hooked(with_tensor_hook), (X,))
+    assert before == (torch.Tensor.register_hook, hooks.__enter__)

@@ -20,87 +20,54 @@ from tests.support.refusals import refused
 PAIR = [Device("cpu:0", memory_bytes=MiB), Device("cpu:1", memory_bytes=MiB)]
 
 
-class Linear(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
+def linear_with(forward, **parts):
+    return module_with(forward, linear=nn.Linear(4, 4), **parts)
 
 
-class Encoder(Linear):
-    def forward(self, x):
-        mean, scale = self.linear(x).chunk(2, -1)
-        found = Normal(mean, scale.exp())
-        prior = Normal(torch.zeros_like(mean), torch.ones_like(mean))
-        return found.mean, kl_divergence(found, prior).sum(-1)
+def encoder(self, x):
+    mean, scale = self.linear(x).chunk(2, -1)
+    found = Normal(mean, scale.exp())
+    prior = Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    return found.mean, kl_divergence(found, prior).sum(-1)
 
 
-class Skips(Linear):
+def skips(self, x):
     """Reads values that are the same in every call."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("strides", torch.tensor([2, 1]))
-
-    def forward(self, x):
-        mask = torch.ones(x.shape[0])
-        if not (mask == 1).all():
-            x = x * mask[:, None]
-        first, second = self.strides.tolist()
-        return self.linear(x)[::first, ::second]
+    mask = torch.ones(x.shape[0])
+    if not (mask == 1).all():
+        x = x * mask[:, None]
+    first, second = self.strides.tolist()
+    return self.linear(x)[::first, ::second]
 
 
-class Gathers(Linear):
+def gathers(self, x):
     """Makes tensors of lists that hold tensors."""
-
-    def forward(self, x):
-        y = self.linear(x)
-        scale = torch.tensor([y.sum().detach(), 1, 2.5, x.shape[0]])
-        y = y[:, [y[0].argmax(), 1]]
-        return y * scale[:2], torch.tensor([[x.max() > 0, True]]), torch.as_tensor([[y.min()]])
+    y = self.linear(x)
+    scale = torch.tensor([y.sum().detach(), 1, 2.5, x.shape[0]])
+    y = y[:, [y[0].argmax(), 1]]
+    return y * scale[:2], torch.tensor([[x.max() > 0, True]]), torch.as_tensor([[y.min()]])
 
 
-class Applies(Linear):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(self.linear(x))
+def packs(self, x, lengths):
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+    made, state = self.recurrence(packed)
+    return nn.utils.rnn.pad_packed_sequence(made, True, -1.0, 9), state
 
 
-class Packed(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.recurrence = kind(4, 3, batch_first=True, bidirectional=True)
-
-    def forward(self, x, lengths):
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
-        made, state = self.recurrence(packed)
-        return nn.utils.rnn.pad_packed_sequence(made, True, -1.0, 9), state
-
-
-class Counts(Linear):
+def counts(self, x):
     """Decides by a buffer that it changes."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.tensor(0))
-
-    def forward(self, x):
-        x = self.linear(x) if self.calls.item() == 0 else x
-        self.calls += 1
-        return x
+    x = self.linear(x) if self.calls.item() == 0 else x
+    self.calls += 1
+    return x
 
 
-class Grid(Linear):
+def grid_of(self, patches, grid=None):
     """Reads the sizes of pictures as numbers."""
-
-    def forward(self, patches, grid=None):
-        if grid.max() > 3:
-            patches = patches * 2
-        parts = patches.split([h * w for h, w in grid.tolist()])
-        lengths = torch.repeat_interleave(grid[:, 0], grid[:, 1])
-        return torch.stack([self.linear(part).sum(0) for part in parts]), lengths
+    if grid.max() > 3:
+        patches = patches * 2
+    parts = patches.split([h * w for h, w in grid.tolist()])
+    lengths = torch.repeat_interleave(grid[:, 0], grid[:, 1])
+    return torch.stack([self.linear(part).sum(0) for part in parts]), lengths
 
 
 def forces(self, position, scale=2):
@@ -110,48 +77,38 @@ def forces(self, position, scale=2):
     return {"energy": energy, "forces": -slope}
 
 
-class NoGradients(Linear):
-    def forward(self, x):
-        if torch.is_grad_enabled():
-            raise NotImplementedError("no backward here")
-        return self.linear(x)
+def no_gradients(self, x):
+    if torch.is_grad_enabled():
+        raise NotImplementedError("no backward here")
+    return self.linear(x)
 
 
-class Aware(Linear):
+def aware(self, x, mask=None):
     """Fails only where it sees that it is exported, as some of transformers do."""
-
-    def forward(self, x, mask=None):
-        if mask is None and not torch.compiler.is_compiling():
-            mask = torch.ones(x.shape[0])
-        return self.linear(x) * mask[:, None]
+    if mask is None and not torch.compiler.is_compiling():
+        mask = torch.ones(x.shape[0])
+    return self.linear(x) * mask[:, None]
 
 
-class Masks(Linear):
+def masks(self, x, mask=None):
     """Leaves a mask out where it hides nothing, but not in a trace, where it has another shape."""
-
-    def forward(self, x, mask=None):
-        if isinstance(x, torch._subclasses.FakeTensor):
-            x = x + torch.ones(7, 7)
-        if mask is None:
-            if (x == 0).any():
-                x = x + 1
-        elif not mask.all():
-            x = x * mask[:, None]
-        return self.linear(x)
+    if isinstance(x, torch._subclasses.FakeTensor):
+        x = x + torch.ones(7, 7)
+    if mask is None:
+        if (x == 0).any():
+            x = x + 1
+    elif not mask.all():
+        x = x * mask[:, None]
+    return self.linear(x)
 
 
-class Decides(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-
-    def forward(self, x, flags):
-        x = self.norm(x) + torch.rand(())
-        return x * 2 if flags.any() else x
+def decides(self, x, flags):
+    x = self.norm(x) + torch.rand(())
+    return x * 2 if flags.any() else x
 
 
 def test_distributions_are_captured_and_check_their_arguments_afterwards():
-    model, x = Encoder(), torch.randn(2, 4)
+    model, x = linear_with(encoder), torch.randn(2, 4)
     before = Distribution._validate_args
     captured = capture(model, (x,))
     assert (captured.how, captured.note) == ("export", "")
@@ -160,7 +117,8 @@ def test_distributions_are_captured_and_check_their_arguments_afterwards():
 
 
 def test_values_that_depend_on_no_input_decide_what_is_captured():
-    model, x = Skips(), torch.randn(4, 4)
+    model = linear_with(skips, strides=nn.Buffer(torch.tensor([2, 1])))
+    x = torch.randn(4, 4)
     captured = capture(model, (x,))
     assert "the values of the buffer 'strides' decide" in captured.note
     assert torch.equal(captured.module(x), model(x))
@@ -168,18 +126,17 @@ def test_values_that_depend_on_no_input_decide_what_is_captured():
 
 @pytest.mark.parametrize("way", ["export", "make_fx"])
 def test_tensors_of_lists_of_tensors_are_computed_in_every_call(way):
-    model, x = Gathers(), torch.randn(3, 4)
-    if way == "make_fx":
-        module, _ = trace_operators(model, (x,), {}, {})
-    else:
-        module = capture(model, (x,)).module
+    model, x = linear_with(gathers), torch.randn(3, 4)
+    traced = way == "make_fx"
+    module = trace_operators(model, (x,), {}, {})[0] if traced else capture(model, (x,)).module
     for inputs in (x, torch.randn(3, 4) - 9):
         assert check_equivalence(model, module, (inputs,)).equal
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
 def test_packed_sequences_of_known_lengths_are_captured(kind):
-    model, inputs = Packed(kind), (torch.randn(3, 7, 4), torch.tensor([4, 7, 2]))
+    model = module_with(packs, recurrence=kind(4, 3, batch_first=True, bidirectional=True))
+    inputs = torch.randn(3, 7, 4), torch.tensor([4, 7, 2])
     before = dict(torch.ops.aten._pad_packed_sequence.default.py_kernels)
     with pytest.raises(PartitionError, match=r"constants=\['lengths'\]"):
         capture(model, inputs)
@@ -201,20 +158,20 @@ def test_packed_sequences_of_known_lengths_are_captured(kind):
     ],
 )
 def test_values_that_torch_reads_out_of_sight_are_refused(read):
-    with pytest.raises(
-        RuntimeError, match=r"values of tensors|of another one's|numpy reads values"
-    ):
-        trace_operators(Applies(read), (torch.randn(3, 4),), {}, {})
+    model = linear_with(lambda self, x: read(self.linear(x)))
+    refusal = r"values of tensors|of another one's|numpy reads values"
+    with pytest.raises(RuntimeError, match=refusal):
+        trace_operators(model, (torch.randn(3, 4),), {}, {})
 
 
 def test_a_buffer_that_decides_and_changes_is_refused():
     with pytest.raises(PartitionError, match=r"buffer 'calls' decides .* forward changes it"):
-        capture(Counts(), (torch.ones(2, 4),))
+        capture(linear_with(counts, calls=nn.Buffer(torch.tensor(0))), (torch.ones(2, 4),))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_an_input_that_is_read_as_numbers_is_a_constant(device):
-    model, grid = Grid().to(device), torch.tensor([[2, 2], [1, 3]])
+    model, grid = linear_with(grid_of).to(device), torch.tensor([[2, 2], [1, 3]])
     patches, named = torch.randn(7, 4), {"grid": grid}
     with pytest.raises(PartitionError, match=r"constants=\['grid'\]"):
         capture(model, (patches,), named)
@@ -238,14 +195,13 @@ def test_an_input_that_is_read_as_numbers_is_a_constant(device):
 def test_wrong_constants_are_refused(names, expected):
     inputs = (torch.randn(4, 4), torch.tensor([[2, 2]]))
     with pytest.raises(PartitionError, match=expected):
-        capture(Grid(), inputs, constants=names)
+        capture(linear_with(grid_of), inputs, constants=names)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_forces_are_captured_with_the_gradients_of_the_model(training):
-    model = module_with(
-        forces, net=nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
-    ).train(training)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+    model = module_with(forces, net=net).train(training)
     inputs = (torch.randn(5, 3), 3)
     captured = capture(model, inputs)
     assert captured.how == "make_fx"
@@ -260,7 +216,7 @@ def test_forces_are_captured_with_the_gradients_of_the_model(training):
 
 
 def test_what_fails_with_gradients_is_captured_without():
-    model, x = NoGradients(), torch.randn(2, 4)
+    model, x = linear_with(no_gradients), torch.randn(2, 4)
     captured = capture(model, (x,))
     assert "captured without gradients, with which the model fails" in captured.note
     with torch.no_grad():
@@ -269,7 +225,7 @@ def test_what_fails_with_gradients_is_captured_without():
 
 
 def test_what_takes_another_path_while_exported_is_captured_as_it_runs():
-    model, x = Aware(), torch.randn(2, 4)
+    model, x = linear_with(aware), torch.randn(2, 4)
     captured = capture(model, (x,))
     assert captured.how == "export"
     assert torch.equal(captured.module(x), model(x))
@@ -277,7 +233,7 @@ def test_what_takes_another_path_while_exported_is_captured_as_it_runs():
 
 
 def test_what_sees_fake_tensors_is_captured_as_it_runs_or_refused_for_what_it_reads():
-    model, x, mask = Masks(), torch.randn(2, 4), torch.ones(2)
+    model, x, mask = linear_with(masks), torch.randn(2, 4), torch.ones(2)
     captured = capture(model, (x, mask), constants=["mask"])
     assert torch.equal(captured.module(x, mask), model(x, mask))
     for inputs, name in (((x,), "x"), ((x, mask), "mask")):
@@ -286,7 +242,8 @@ def test_what_sees_fake_tensors_is_captured_as_it_runs_or_refused_for_what_it_re
 
 
 def test_a_refusal_says_that_the_model_runs_and_changes_nothing():
-    model, inputs = Decides(), (torch.randn(3, 4), torch.tensor([True]))
+    model = module_with(decides, norm=nn.BatchNorm1d(4))
+    inputs = torch.randn(3, 4), torch.tensor([True])
     before, random_state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     with pytest.raises(PartitionError) as caught:
         capture(model, inputs)
@@ -309,18 +266,17 @@ class GrowingCache(Cache):
     pass
 
 
-class Remembers(Linear):
-    def forward(self, x, cache):
-        made = GrowingCache()
-        made.layers = [torch.cat([*cache.layers, self.linear(x)])]
-        return made.layers[0].sum(0), made
+def remembers(self, x, cache):
+    made = GrowingCache()
+    made.layers = [torch.cat([*cache.layers, self.linear(x)])]
+    return made.layers[0].sum(0), made
 
 
 def test_caches_of_transformers_are_inputs_and_results(monkeypatch):
     library = types.ModuleType("transformers.cache_utils")
     library.Cache = Cache
     monkeypatch.setitem(sys.modules, library.__name__, library)
-    model, x, cache = Remembers(), torch.randn(2, 4), GrowingCache()
+    model, x, cache = linear_with(remembers), torch.randn(2, 4), GrowingCache()
     for _ in range(2):
         captured = capture(model, (x, cache))
         expected, (found, kept) = model(x, cache), captured.module(x, cache)
@@ -331,8 +287,7 @@ def test_caches_of_transformers_are_inputs_and_results(monkeypatch):
 
 
 def test_sequences_are_padded_by_operators_as_by_torch():
-    sequences = [torch.randn(n, 2, 3) for n in (4, 3, 1)]
-    packed = nn.utils.rnn.pack_sequence(sequences)
+    packed = nn.utils.rnn.pack_sequence([torch.randn(n, 2, 3) for n in (4, 3, 1)])
     for settings in ((True, 0.0, 4), (False, -1.0, 6)):
         own = _padded(packed.data, packed.batch_sizes, *settings)
         theirs = torch._VF._pad_packed_sequence(packed.data, packed.batch_sizes, *settings)

@@ -44,12 +44,9 @@ def test_small_models_run_on_their_inputs_and_are_the_same_every_time_and_after_
         with torch.set_grad_enabled(small.trained):
             outputs.append(model(*args, **kwargs))
     # A capture lets pytrees look into caches.
-    one, other = (
-        [leaf for leaf in pytree.tree_leaves(each) if isinstance(leaf, torch.Tensor)]
-        for each in outputs
-    )
-    assert all(map(torch.equal, one, other))
-    assert len(one) == len(other) > 0
+    leaves = [filter(torch.is_tensor, pytree.tree_leaves(each)) for each in outputs]
+    pairs = [*zip(*leaves, strict=True)]
+    assert pairs and all(torch.equal(*pair) for pair in pairs)
 
 
 @pytest.mark.nightly

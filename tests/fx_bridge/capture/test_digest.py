@@ -7,6 +7,7 @@ from torch import nn
 
 from fx_bridge.capture.digest import first_difference, graph_digest, graph_lines
 from fx_bridge.capture.graph import capture
+from tests.support.modules import module_with
 
 CODE = """
 import torch
@@ -20,15 +21,6 @@ print(graph_digest(capture(nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), (torc
 
 def model():
     return nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1))
-
-
-class Conditional(nn.Module):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x):
-        return torch.cond(x.sum() > 0, lambda y: y * self.factor, lambda y: y + 1, (x,))
 
 
 def test_another_process_finds_the_same_digest():
@@ -46,8 +38,8 @@ def test_another_process_finds_the_same_digest():
         (nn.Sequential(nn.Linear(4, 4), nn.Softmax(0)), (torch.ones(2, 4),)),
         (nn.Sequential(nn.Linear(4, 4), nn.LogSoftmax(-1)), (torch.ones(2, 4),)),
         (nn.Sequential(nn.Linear(4, 4, bias=False), nn.Softmax(-1)), (torch.ones(2, 4),)),
-        (nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), (torch.ones(3, 4),)),
-        (nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)).double(), (torch.ones(2, 4).double(),)),
+        (model(), (torch.ones(3, 4),)),
+        (model().double(), (torch.ones(2, 4).double(),)),
     ],
 )
 def test_another_graph_has_another_digest(other, args):
@@ -64,21 +56,21 @@ def test_modules_count_with_their_settings_and_sizes():
 
 
 def test_branches_count():
-    digests = {graph_digest(capture(Conditional(f), (torch.ones(2),))) for f in (2, 3)}
-    assert len(digests) == 2
+    def conditional(self, x):
+        return torch.cond(x.sum() > 0, lambda y: y * self.factor, lambda y: y + 1, (x,))
+
+    two, three = (module_with(conditional, factor=factor) for factor in (2, 3))
+    digests = [graph_digest(capture(each, (torch.ones(2),))) for each in (two, three)]
+    assert digests[0] != digests[1]
 
 
 def test_devices_do_not_count():
-    class Positions(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
+    def positions(self, x):
+        return self.linear(x) + torch.arange(4, device=x.device)
 
-        def forward(self, x):
-            return self.linear(x) + torch.arange(4, device=x.device)
-
-    here = capture(Positions(), (torch.ones(2, 4),))
-    there = capture(Positions().to("meta"), (torch.ones(2, 4),))
+    model = module_with(positions, linear=nn.Linear(4, 4))
+    here = capture(model, (torch.ones(2, 4),))
+    there = capture(model.to("meta"), (torch.ones(2, 4),))
     assert "device=device" in graph_lines(here)["arange"]
     assert graph_lines(here) == graph_lines(there)
     assert graph_digest(here) == graph_digest(there)

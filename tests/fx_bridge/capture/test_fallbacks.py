@@ -13,27 +13,19 @@ from solver import PartitionError
 from tests.support.modules import module_with
 
 
-class Aware(nn.Module):
-    """Computes something else while it is traced by non-strict export."""
-
-    def forward(self, x):
-        return x.sin() if torch.compiler.is_exporting() else x.cos()
-
-
 def test_a_graph_that_computes_something_else_is_passed_over():
+    model = module_with(lambda self, x: x.sin() if torch.compiler.is_exporting() else x.cos())
     x = torch.randn(3)
-    assert not capture(Aware(), (x,)).module(x).equal(x.cos())
-    captured = capture(Aware(), (x,), check=True)
+    assert not capture(model, (x,)).module(x).equal(x.cos())
+    captured = capture(model, (x,), check=True)
     assert captured.module(x).equal(x.cos())
     assert captured.note.startswith("export computes something else: output differs in 3 of 3")
 
 
 def test_a_model_that_no_graph_equals_is_refused():
-    def drawing(self, x):
-        return x * secrets.randbelow(1 << 60)
-
+    drawing = module_with(lambda self, x: x * secrets.randbelow(1 << 60))
     with pytest.raises(PartitionError, match=r"computes something else: output differs .*check"):
-        capture(module_with(drawing), (torch.ones(3),), check=True)
+        capture(drawing, (torch.ones(3),), check=True)
 
 
 def test_gradients_are_compared_in_training():
@@ -48,21 +40,21 @@ def test_gradients_are_compared_in_training():
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "check", "message"),
     [
-        (nn.Linear(3, 3, device="meta"), "which has no values on the meta device; leave it out"),
-        (torch.fx.symbolic_trace(nn.ReLU()), "check=True needs the module itself, not a"),
+        (nn.ReLU(), 1, "check is 1; write True or False"),
+        (
+            nn.Linear(3, 3, device="meta"),
+            True,
+            "which has no values on the meta device; leave it out",
+        ),
+        (torch.fx.symbolic_trace(nn.ReLU()), True, "check=True needs the module itself, not a"),
     ],
-    ids=["meta", "graph"],
+    ids=["number", "meta", "graph"],
 )
-def test_a_check_needs_a_module_that_runs(model, message):
+def test_a_check_needs_a_module_that_runs(model, check, message):
     with pytest.raises(PartitionError, match=message):
-        capture(model, (torch.ones(2, 3),), check=True)
-
-
-def test_check_is_true_or_false():
-    with pytest.raises(PartitionError, match="check is 1; write True or False"):
-        capture(nn.ReLU(), (torch.ones(3),), check=1)
+        capture(model, (torch.ones(2, 3),), check=check)
 
 
 class Failing(nn.Module):

@@ -31,10 +31,6 @@ class Stack(nn.Module):
         return x
 
 
-def two_stacks(self, x):
-    return self.decoder(self.encoder(x))
-
-
 class Attributes(nn.Module):
     """Blocks that are in no list, beside modules of one class that are no layers."""
 
@@ -53,10 +49,6 @@ def looped(self, x):
     for _ in range(3):
         x = self.blocks[0](x).sin()
     return x
-
-
-def plain(self, x):
-    return self.second(self.first(x))
 
 
 class WithStem(nn.Module):
@@ -91,6 +83,7 @@ class WithNorms(nn.Module):
 
 
 X = torch.ones(2, 4)
+TWO = {name: nn.Linear(4, 4) for name in ("first", "second")}
 
 
 def pairs(count):
@@ -101,13 +94,13 @@ CASES = {
     "list": (Stack(3), (X,), ["blocks.0", "blocks.1", "blocks.2"]),
     "sequential": (nn.Sequential(Block(), Block(), nn.Linear(4, 2)), (X,), ["0", "1", "2"]),
     "stacks": (
-        module_with(two_stacks, encoder=Stack(2), decoder=Stack(2)),
+        module_with(lambda m, x: m.decoder(m.encoder(x)), encoder=Stack(2), decoder=Stack(2)),
         (X,),
         ["encoder.blocks.0", "encoder.blocks.1", "decoder.blocks.0", "decoder.blocks.1"],
     ),
     "attributes": (Attributes(), (torch.zeros(2, dtype=torch.long),), ["first", "second"]),
     "looped": (module_with(looped, blocks=nn.ModuleList([Block()])), (X,), ["blocks.0"]),
-    "plain": (module_with(plain, first=nn.Linear(4, 4), second=nn.Linear(4, 4)), (X,), []),
+    "plain": (module_with(lambda m, x: m.second(m.first(x)), **TWO), (X,), []),
     "stem": (WithStem(), (X,), ["blocks.0", "blocks.1"]),
     "unlike in sequence": (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()), (X,), []),
     "alike alone": (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), (X,), ["0", "1"]),
@@ -132,10 +125,9 @@ def test_a_graph_without_its_model_has_the_same_layers(name):
     model, args, expected = CASES[name]
     saved = capture(torch.export.export(model, args))
     traced = capture(torch.fx.symbolic_trace(model), args)
-    assert saved.source is None
-    assert traced.source is None
-    assert sorted(repeated_modules(saved)) == sorted(expected)
-    assert sorted(repeated_modules(traced)) == sorted(expected)
+    for captured in (saved, traced):
+        assert captured.source is None
+        assert sorted(repeated_modules(captured)) == sorted(expected)
 
 
 def test_every_call_of_a_layer_counts():

@@ -4,10 +4,13 @@ import pytest
 import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import module_calls, module_operators, unknown_module
+from tests.support.modules import module_with
 from tests.support.refusals import refused
+from tests.support.traced_graphs import dynamo_graph
 
 ROW = (torch.randn(2, 4),)
 
@@ -47,25 +50,13 @@ def every_module(module):
     return fx.GraphModule(module, All().trace(module))
 
 
-def dynamo(module):
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append((graph, inputs))
-        return graph
-
-    torch.compile(module, backend=backend, fullgraph=True)(*ROW)
-    (found,) = graphs
-    return found
-
-
 CAPTURES = {
     "export": lambda m: capture(m, ROW),
     "strict": lambda m: capture(torch.export.export(m, ROW, strict=True)),
     "decomposed": lambda m: capture(torch.export.export(m, ROW).run_decompositions()),
     "traced": lambda m: capture(fx.symbolic_trace(m), ROW),
     "traced without leaves": lambda m: capture(every_module(m), ROW),
-    "dynamo": lambda m: capture(*dynamo(m)),
+    "dynamo": lambda m: capture(*dynamo_graph(m, ROW)),
 }
 
 
@@ -108,12 +99,7 @@ def test_modules_run_what_hooks_see_them_run():
 
     class Count(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            if func in (
-                nn.functional.linear,
-                nn.functional.relu,
-                torch.Tensor.add,
-                torch.Tensor.mul,
-            ):
+            if func in (functional.linear, functional.relu, torch.Tensor.add, torch.Tensor.mul):
                 for name in running:
                     counts[name] += 1
             return func(*args, **(kwargs or {}))
@@ -132,16 +118,13 @@ def test_modules_run_what_hooks_see_them_run():
 
 
 def test_a_module_registered_twice_has_its_operators_under_both_paths():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = Block()
-            self.second = nn.Sequential(self.first, nn.Tanh())
-
-        def forward(self, x):
-            return self.second(self.first(x))
-
-    captured = capture(Shared(), ROW)
+    first = Block()
+    model = module_with(
+        lambda self, x: self.second(self.first(x)),
+        first=first,
+        second=nn.Sequential(first, nn.Tanh()),
+    )
+    captured = capture(model, ROW)
     operators = module_operators(captured)
     both = operators["first"]
     assert len(both) == 6

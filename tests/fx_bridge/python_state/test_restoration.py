@@ -23,19 +23,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from fx_bridge import capture
 from solver import PartitionError
+from tests.support.modules import module_with
 
 X = torch.randn(4, 6)
 
 
-class Scaled(nn.Module):
+def scaled(held, scale):
     """A layer, scaled by what `scale` makes of what the model holds."""
-
-    def __init__(self, held, scale):
-        super().__init__()
-        self.layer, self.held, self.scale = nn.Linear(6, 6), held, scale
-
-    def forward(self, x):
-        return self.layer(x) * self.scale(self.held)
+    parts = {"layer": nn.Linear(6, 6), "held": held, "scale": scale}
+    return module_with(lambda self, x: self.layer(x) * self.scale(self.held), **parts)
 
 
 def table():
@@ -171,7 +167,7 @@ LAZY = {
 @pytest.mark.parametrize("case", LAZY)
 def test_a_table_that_is_made_on_first_use_is_no_fake_afterwards(case):
     make, scale, named = LAZY[case]
-    model = Scaled(make and make(), scale)
+    model = scaled(make and make(), scale)
     captured = capture(model, (X,))
     assert captured.how == "export"
     assert f"forward changes '{named}', which the graph does not" in captured.note
@@ -182,15 +178,10 @@ def test_a_table_that_is_made_on_first_use_is_no_fake_afterwards(case):
     assert torch.equal(found, expected)
 
 
-class Registers(nn.Module):
-    def __init__(self, register):
-        super().__init__()
-        self.layer, self.register = nn.Linear(6, 6), register
-
-    def forward(self, x):
-        if not hasattr(self, "made"):
-            self.register(self)
-        return self.layer(x) * self.made if torch.is_tensor(self.made) else self.made(x)
+def registers(self, x):
+    if not hasattr(self, "made"):
+        self.register(self)
+    return self.layer(x) * self.made if torch.is_tensor(self.made) else self.made(x)
 
 
 REGISTERS = {
@@ -206,7 +197,7 @@ REGISTERS = {
 @pytest.mark.parametrize("kind", REGISTERS)
 def test_what_forward_registers_on_first_use_is_computed_in_every_call(kind):
     """Of a buffer torch.export makes a write to an input."""
-    model, x = Registers(REGISTERS[kind]), X.clone()
+    model, x = module_with(registers, layer=nn.Linear(6, 6), register=REGISTERS[kind]), X.clone()
     captured = capture(model, (x,))
     assert "forward changes 'made', which the graph does not" in captured.note
     assert not hasattr(model, "made")
@@ -219,7 +210,7 @@ def test_what_forward_registers_on_first_use_is_computed_in_every_call(kind):
 
 def test_a_memoised_table_that_is_there_is_the_models_own():
     """Also one that is another each time it is made; what was asked is not forgotten."""
-    model = Scaled(functools.lru_cache(lambda size, scale=1: torch.rand(size) * scale), None)
+    model = scaled(functools.lru_cache(lambda size, scale=1: torch.rand(size) * scale), None)
     model.scale = lambda held: held(6, scale=3)
     expected, asked = model(X), model.held.cache_info()
     captured = capture(model, (X,))
@@ -287,7 +278,7 @@ COUNTS = {
 @pytest.mark.parametrize("case", COUNTS)
 def test_what_forward_counts_is_noted_and_as_before(case):
     make, scale, named = COUNTS[case]
-    model, other = (Scaled(make and make(), scale) for _ in range(2))
+    model, other = (scaled(make and make(), scale) for _ in range(2))
     other.load_state_dict(model.state_dict())
     captured = capture(model, (X,))
     assert f"forward changes '{named}', which the graph does not" in captured.note
@@ -310,7 +301,7 @@ DRAWS = {
 @pytest.mark.parametrize("case", DRAWS)
 def test_what_forward_draws_outside_of_torch_is_noted_and_drawn_again(case):
     make, scale = DRAWS[case]
-    model = Scaled(make and make(), scale)
+    model = scaled(make and make(), scale)
     captured = capture(model, (X,))
     assert captured.note == (
         f"forward draws random numbers from '{case.partition(' ')[0]}', which are in the graph as "
@@ -329,24 +320,31 @@ READS = {
 
 @pytest.mark.parametrize("name", READS)
 def test_what_forward_reads_of_the_world_is_noted(name):
-    captured = capture(Scaled(READS[name], lambda held: float(held() % 2)), (X,))
+    captured = capture(scaled(READS[name], lambda held: float(held() % 2)), (X,))
     assert captured.note == (
         f"forward calls '{name}', whose result is in the graph as it was; pass it as an input"
     )
 
 
 def test_a_generator_of_torch_is_in_the_graph():
-    model = Scaled(torch.Generator().manual_seed(1), lambda held: torch.rand(6, generator=held))
+    model = scaled(torch.Generator().manual_seed(1), lambda held: torch.rand(6, generator=held))
     captured = capture(model, (X,))
     expected = model.layer(X) * torch.rand(6, generator=torch.Generator().manual_seed(1))
     assert torch.equal(captured.module(X), expected)
     assert captured.note == ""
 
 
-@pytest.mark.parametrize("make", [lambda t: t, lambda t: [t], lambda t: Record(t)])
-def test_a_plain_tensor_that_forward_writes_is_written_by_runs_alone(make):
+@pytest.mark.parametrize(
+    ("make", "of"),
+    [
+        (lambda t: t, lambda held: held),
+        (lambda t: [t], lambda held: held[0]),
+        (Record, lambda held: held.table),
+    ],
+)
+def test_a_plain_tensor_that_forward_writes_is_written_by_runs_alone(make, of):
     tensor = torch.zeros(())
-    model = Scaled(make(tensor), lambda held: next(iter(tensors(held))).add_(1))
+    model = scaled(make(tensor), lambda held: of(held).add_(1))
     captured = capture(model, (X,))
     capture(model, (torch.cat([X, X]),))
     assert captured.note == ""
@@ -355,26 +353,19 @@ def test_a_plain_tensor_that_forward_writes_is_written_by_runs_alone(make):
     assert torch.equal(model(X), model.layer(X) * 2)
 
 
-def tensors(held):
-    return (
-        [held.table] if isinstance(held, Record) else [*held] if isinstance(held, list) else [held]
-    )
-
-
 def test_what_a_written_tensor_decides_is_refused():
-    model = Scaled(torch.zeros(()), lambda held: 2.0 if held.add_(1) > 1 else 3.0)
+    model = scaled(torch.zeros(()), lambda held: 2.0 if held.add_(1) > 1 else 3.0)
     with pytest.raises(PartitionError, match=r"attribute 'held' decides .* forward changes it"):
         capture(model, (X,))
     assert model.held == 0
 
 
-def switches(_):
-    torch.set_default_dtype(torch.float64)
-    return 2.0
-
-
 def test_switches_of_torch_are_as_before():
-    capture(Scaled(None, switches), (X,))
+    def switches(_):
+        torch.set_default_dtype(torch.float64)
+        return 2.0
+
+    capture(scaled(None, switches), (X,))
     assert torch.get_default_dtype() is torch.float32
 
 
@@ -412,12 +403,10 @@ def test_a_refused_capture_leaves_weights_gradients_and_random_numbers():
         capture(model, (X,))
     after = kept(model)
     for (tensor, value, address, version, gradient), now in zip(before, after, strict=True):
-        assert now is tensor
-        assert torch.equal(now, value)
+        assert now is tensor and torch.equal(now, value)
         assert (now.data_ptr(), now._version, now.grad) == (address, version, gradient)
     left = [t.grad for t in model.parameters() if t.grad is not None]
-    assert all(map(torch.equal, gradients, left))
-    assert len(gradients) == 5
+    assert all(map(torch.equal, gradients, left)) and len(gradients) == 5
     assert model.layer.bias.requires_grad
     assert (model.calls.calls, len(model.seen)) == (1, 1)
     assert torch.equal(torch.get_rng_state(), states[0])

@@ -11,8 +11,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from fx_bridge import capture
 from solver import PartitionError
 from tests.support.modules import module_with
+from tests.support.refusals import refused
 
-X = torch.randn(4, 6)
+X, CPU = torch.randn(4, 6), torch.device("cpu")
 
 
 @pytest.fixture
@@ -28,9 +29,7 @@ def layers():
 
 WRAPPED = {
     "fully_shard": lambda mesh: fully_shard(layers(), mesh=mesh),
-    "FullyShardedDataParallel": lambda _: FullyShardedDataParallel(
-        layers(), device_id=torch.device("cpu")
-    ),
+    "FullyShardedDataParallel": lambda _: FullyShardedDataParallel(layers(), device_id=CPU),
     "replicate": lambda _: replicate(layers()),
 }
 
@@ -46,8 +45,6 @@ def test_a_model_whose_weights_are_gathered_is_refused_and_runs_on(name, mesh):
 
 
 def test_a_module_among_the_inputs_is_refused():
-    def applies(self, x, part):
-        return part(x)
-
-    with pytest.raises(PartitionError, match=r"is a module \(Linear\).* make it an attribute"):
-        capture(module_with(applies), (torch.ones(2, 3), nn.Linear(3, 3)))
+    applies = module_with(lambda self, x, part: part(x))
+    with refused("is a module (Linear)", " make it an attribute"):
+        capture(applies, (torch.ones(2, 3), nn.Linear(3, 3)))

@@ -4,24 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture.model.messages import (
-    failure,
-    remedy,
-)
+from fx_bridge.capture.model.messages import failure, remedy
 from tests.support.modules import module_with
 
 
-def inner(self, x):
-    return sorted([x, x], key=lambda _: 1 / 0)
-
-
-def outer(self, x):
-    return self.parts(x)
-
-
 def test_a_failure_names_module_line_and_error():
-    """Tests that frames of torch and of Python's own library do not hide the model's."""
-    model = module_with(outer, parts=nn.Sequential(nn.ReLU(), module_with(inner)))
+    # Frames of torch and of Python's own library do not hide the model's.
+    def inner(self, x):
+        return sorted([x, x], key=lambda _: 1 / 0)
+
+    parts = nn.Sequential(nn.ReLU(), module_with(inner))
+    model = module_with(lambda self, x: self.parts(x), parts=parts)
     with pytest.raises(ZeroDivisionError) as caught:
         model(torch.ones(2))
     text = failure(caught.value, model)

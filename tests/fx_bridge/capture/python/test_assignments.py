@@ -7,22 +7,16 @@ from torch import nn
 from fx_bridge import Training, capture, check_equivalence, partition_module
 from fx_bridge.capture.python.assignments import Assignments
 from fx_bridge.capture.tracers.make_fx import trace_operators
-from solver import Device, PartitionError
+from solver import Device
+from tests.support.modules import module_with
+from tests.support.refusals import refused
 from tests.support.two_calls import captured_like_eager
 
 
-class Layers(nn.Module):
+def layers(run):
     """Two layers, a buffer, and a forward that is given."""
-
-    def __init__(self, run):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.register_buffer("mean", torch.zeros(4))
-        self.direction = nn.Parameter(torch.ones(4), requires_grad=False)
-        self.run = run
-
-    def forward(self, x):
-        return self.run(self, x)
+    parts = {name: nn.Linear(4, 4) for name in ("first", "last")}
+    return module_with(run, mean=nn.Buffer(torch.zeros(4)), **parts)
 
 
 def renormed(self, x):
@@ -61,16 +55,15 @@ def frozen_for_a_while(self, x):
     return y
 
 
-ASSIGNMENTS = [renormed, moving_average, frozen_for_a_while]
-
-
-@pytest.mark.parametrize("run", ASSIGNMENTS, ids=lambda run: run.__name__)
+@pytest.mark.parametrize(
+    "run", [renormed, moving_average, frozen_for_a_while], ids=lambda run: run.__name__
+)
 def test_what_is_assigned_is_read_and_stays(run):
-    captured_like_eager(lambda: Layers(run), torch.randn(3, 4))
+    captured_like_eager(lambda: layers(run), torch.randn(3, 4))
 
 
 def test_a_trace_of_real_tensors_carries_them_out_and_leaves_the_model_alone():
-    model, x = Layers(moving_average), torch.ones(3, 4)
+    model, x = layers(moving_average), torch.ones(3, 4)
     module, _ = trace_operators(model, (x,), {}, {})
     assert model.mean.eq(0).all()
     expected = model.last(x) * 0.1
@@ -84,7 +77,7 @@ def test_a_trace_of_real_tensors_carries_them_out_and_leaves_the_model_alone():
     ids=lambda run: run.__name__,
 )
 def test_writes_to_data_pass_autograd_by(run):
-    captured = captured_like_eager(lambda: Layers(run), torch.randn(3, 4))
+    captured = captured_like_eager(lambda: layers(run), torch.randn(3, 4))
     model = captured.source
     devices = [Device("a", 1 << 20), Device("b", 1 << 20)]
     split = partition_module(captured, devices=devices, training=Training("sgd")).split()
@@ -114,17 +107,16 @@ def of_a_value(self, x):
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (replaced, r"another parameter in the place of 'last.weight'.*copy_\(value\)"),
-        (half, r"forward assigns .data of 'last.weight', as Module.to does"),
-        (assigned, r"assigns .data of 'last.weight'.* at .*; write tensor.data.copy_\(value\)"),
-        (of_a_value, r"assigns .data of a tensor"),
+        (replaced, ["another parameter in the place of 'last.weight'", "copy_(value)"]),
+        (half, ["forward assigns .data of 'last.weight', as Module.to does"]),
+        (assigned, ["assigns .data of 'last.weight'", " at ", "; write tensor.data.copy_(value)"]),
+        (of_a_value, ["assigns .data of a tensor"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_no_graph_can_do_is_refused_in_one_line(run, message):
-    with pytest.raises(PartitionError, match=message) as refusal:
-        capture(Layers(run), (torch.randn(3, 4),))
-    assert "\n" not in str(refusal.value)
+    with refused(*message):
+        capture(layers(run), (torch.randn(3, 4),))
 
 
 def frozen(self, x):
@@ -146,14 +138,14 @@ def gradient_cleared(self, x):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_side_effects_that_a_graph_has_not_are_noted(run, note):
-    model, x = Layers(run), torch.randn(3, 4)
+    model, x = layers(run), torch.randn(3, 4)
     captured = capture(model, (x.clone(),))
     assert note in captured.note
     torch.testing.assert_close(captured.module(x.clone()), model(x))
 
 
 def test_a_frozen_parameter_gets_no_gradient():
-    model = Layers(frozen)
+    model = layers(frozen)
     capture(model, (torch.randn(3, 4),)).module(torch.randn(3, 4)).sum().backward()
     assert model.last.weight.grad is None
     assert model.first.weight.grad is not None

@@ -10,20 +10,17 @@ from torch.nn import functional
 
 from fx_bridge import capture
 from fx_bridge.capture.python.held_tensors import view_like
+from tests.support.modules import module_with
 from tests.support.two_calls import captured_like_eager
 
 
-class Holding(nn.Module):
+def holding(hold, read):
     """A weight and a buffer, what holds them besides, and a forward that reads that."""
-
-    def __init__(self, hold, read):
-        super().__init__()
-        self.weight, self.head = nn.Parameter(torch.randn(4, 4)), nn.Linear(4, 4)
-        self.register_buffer("seen", torch.zeros(4))
-        self.held, self.read = hold(self), read
-
-    def forward(self, x):
-        return self.head(self.read(self, x))
+    weight, seen = nn.Parameter(torch.randn(4, 4)), nn.Buffer(torch.zeros(4))
+    parts = {"weight": weight, "head": nn.Linear(4, 4), "seen": seen, "read": read}
+    model = module_with(lambda self, x: self.head(self.read(self, x)), **parts)
+    model.held = hold(model)
+    return model
 
 
 def closure(self):
@@ -92,7 +89,7 @@ HOLDERS = {
 
 @pytest.mark.parametrize(("hold", "read"), HOLDERS.values(), ids=HOLDERS)
 def test_what_is_held_elsewhere_is_the_model_s_own(hold, read):
-    captured = captured_like_eager(lambda: Holding(hold, read), torch.randn(3, 4))
+    captured = captured_like_eager(lambda: holding(hold, read), torch.randn(3, 4))
     assert not captured.note
 
 
@@ -108,12 +105,12 @@ def conditional_without_gradients(self, x):
 
 @pytest.mark.parametrize("read", [conditional, conditional_without_gradients])
 def test_conditions_are_exported_as_before(read):
-    captured = captured_like_eager(lambda: Holding(lambda m: None, read), torch.randn(3, 4))
+    captured = captured_like_eager(lambda: holding(lambda m: None, read), torch.randn(3, 4))
     assert captured.how == "export"
 
 
 def test_a_parameter_that_is_not_registered_is_noted():
-    model = Holding(lambda m: [nn.Linear(4, 4)], lambda m, x: m.held[0](x))
+    model = holding(lambda m: [nn.Linear(4, 4)], lambda m, x: m.held[0](x))
     captured = capture(model, (torch.randn(3, 4),))
     assert "a tensor float32[4, 4] and 1 more that requires a gradient" in captured.note
     x = torch.randn(3, 4)
@@ -124,7 +121,7 @@ def test_what_a_transform_makes_is_no_parameter():
     def energy(self, x):
         return torch.func.grad(lambda y: (y @ self.weight).square().sum())(x)
 
-    captured = capture(Holding(lambda m: None, energy), (torch.randn(3, 4),))
+    captured = capture(holding(lambda m: None, energy), (torch.randn(3, 4),))
     assert captured.how == "make_fx"
     assert "requires a gradient" not in captured.note
 

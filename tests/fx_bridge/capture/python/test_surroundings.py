@@ -9,17 +9,16 @@ from torch import nn
 
 from fx_bridge import capture
 from fx_bridge.capture.python.surroundings import GRAD_MODE, GRADIENTS, STRIDES
+from tests.support.modules import module_with
 
 X = torch.randn(4, 8)
 
 
-class Asking(nn.Module):
-    def __init__(self, question):
-        super().__init__()
-        self.linear, self.question = nn.Linear(8, 8), question
-
+def asking(question):
     def forward(self, x):
         return self.linear(x) * (1.0 if self.question(self, x) else 2.0)
+
+    return module_with(forward, linear=nn.Linear(8, 8), question=question)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ class Asking(nn.Module):
     ],
 )
 def test_questions_of_the_model_are_noted_with_their_answers(question, noted):
-    captured = capture(Asking(question), (X,))
+    captured = capture(asking(question), (X,))
     assert captured.asked.keys() == {noted}
     if noted.startswith("torch."):
         assert captured.asked[noted] == eval(noted)
@@ -53,7 +52,7 @@ def test_names_that_were_imported_are_noted_and_put_back():
     original = module.is_grad_enabled
     sys.modules[module.__name__] = module
     try:
-        assert capture(Asking(module.ask), (X,)).asked == {GRAD_MODE: True}
+        assert capture(asking(module.ask), (X,)).asked == {GRAD_MODE: True}
     finally:
         del sys.modules[module.__name__]
     assert module.is_grad_enabled is original is torch.is_grad_enabled
@@ -67,4 +66,4 @@ def test_what_torch_asks_for_itself_is_not_noted():
         with torch.no_grad():
             return model.linear(x).sum().dtype.is_floating_point
 
-    assert capture(Asking(without), (X,)).asked == {}
+    assert capture(asking(without), (X,)).asked == {}

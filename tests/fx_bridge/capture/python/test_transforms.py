@@ -8,18 +8,12 @@ from tests.support.modules import module_with
 from tests.support.split_checks import check_random_plans
 
 
-class Vmapped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-
-    def forward(self, x):
-        return torch.vmap(lambda row: self.linear(row).sin())(x) + 1
+def vmapped(self, x):
+    return torch.vmap(lambda row: self.linear(row).sin())(x) + 1
 
 
 def test_vmap_becomes_ordinary_operators():
-    """Tests that no operator is left whose value is no tensor of its own."""
-    model, args = Vmapped(), (torch.ones(3, 2),)
+    model, args = module_with(vmapped, linear=nn.Linear(2, 2)), (torch.ones(3, 2),)
     program = torch.export.export(model, args)
     for captured in (capture(model, args), capture(program)):
         assert not any("nesting" in node.name for node in captured.operators)
@@ -49,7 +43,8 @@ def test_nested_and_repeated_regions():
 
 
 def test_a_region_that_is_not_closed_is_refused():
-    given = torch.export.export(Vmapped(), (torch.ones(3, 2),)).module()
+    model = module_with(vmapped, linear=nn.Linear(2, 2))
+    given = torch.export.export(model, (torch.ones(3, 2),)).module()
     for node in reversed(given.graph.nodes):
         if node.name.startswith("_vmap_decrement_nesting"):
             given.graph.erase_node(node)

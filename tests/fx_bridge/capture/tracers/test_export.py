@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import zipfile
@@ -28,66 +27,58 @@ def test_a_file_is_captured_with_weights_values_and_inputs(tmp_path, kind):
     captured = capture(kind(tmp_path / "model.pt2"))
     assert (captured.how, captured.note) == ("exported_program", "")
     check_values(captured)
-    assert sorted(name for name, _ in captured.module.named_parameters()) == [
-        "0.bias",
-        "0.weight",
-        "2.bias",
-        "2.weight",
-    ]
+    names = {name for name, _ in captured.module.named_parameters()}
+    assert names == {"0.bias", "0.weight", "2.bias", "2.weight"}
     assert captured.module(*captured.args).shape == (2, 2)
 
 
 def test_symbolic_sizes_of_a_file_keep_their_hints(tmp_path):
-    batch = torch.export.Dim("batch")
-    dynamic = torch.export.export(
-        nn.Linear(4, 4), (torch.ones(3, 4),), dynamic_shapes=({0: batch},), strict=False
-    )
+    options = {"dynamic_shapes": ({0: torch.export.Dim("batch")},), "strict": False}
+    dynamic = torch.export.export(nn.Linear(4, 4), (torch.ones(3, 4),), **options)
     torch.export.save(dynamic, tmp_path / "model.pt2")
     captured = capture(tmp_path / "model.pt2")
     assert captured.storage_table.value_bytes["linear"] == 3 * 4 * 4
     assert captured.module(torch.ones(5, 4)).shape == (5, 4)
 
 
-def write(path, what):
-    """Write a file with something else in it than a program."""
-    if what == "junk":
-        path.write_bytes(b"hello")
-    elif what == "empty":
-        path.touch()
-    elif what == "folder":
-        path.mkdir()
-    elif what == "weights":
-        torch.save(nn.Linear(2, 2).state_dict(), path)
-    elif what == "zip":
-        with zipfile.ZipFile(path, "w") as file:
-            file.writestr("a.txt", "x")
-    elif what in ("truncated", "changed"):
-        torch.export.save(program(), path)
-        data = bytearray(path.read_bytes())
-        if what == "truncated":
-            del data[len(data) // 2 :]
-        else:
-            start = data.index(b'"graph_module"')
-            data[start : start + 400] = b"\xff" * 400
-        path.write_bytes(data)
+def write_zip(path):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.txt", "x")
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("missing", "there is no file"),
-        ("folder", "is a folder"),
-        ("junk", "it is no exported program"),
-        ("empty", "it is no exported program"),
-        ("weights", "a checkpoint holds weights without a model"),
-        ("zip", "it is no exported program"),
-        ("truncated", "it is no exported program"),
-        ("changed", "the file is damaged"),
-    ],
-)
-def test_a_file_that_is_no_program_is_one_line(tmp_path, what, message, capfd):
+def truncate(path):
+    torch.export.save(program(), path)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def damage(path):
+    torch.export.save(program(), path)
+    data = bytearray(path.read_bytes())
+    start = data.index(b'"graph_module"')
+    data[start : start + 400] = b"\xff" * 400
+    path.write_bytes(data)
+
+
+NO_PROGRAMS = {
+    "missing": (lambda path: None, "there is no file"),
+    "folder": (lambda path: path.mkdir(), "is a folder"),
+    "junk": (lambda path: path.write_bytes(b"hello"), "it is no exported program"),
+    "empty": (lambda path: path.touch(), "it is no exported program"),
+    "weights": (
+        lambda path: torch.save(nn.Linear(2, 2).state_dict(), path),
+        "a checkpoint holds weights without a model",
+    ),
+    "zip": (write_zip, "it is no exported program"),
+    "truncated": (truncate, "it is no exported program"),
+    "changed": (damage, "the file is damaged"),
+}
+
+
+@pytest.mark.parametrize("what", NO_PROGRAMS)
+def test_a_file_that_is_no_program_is_one_line(tmp_path, what, capfd):
     path = tmp_path / "model.pt2"
-    write(path, what)
+    write, message = NO_PROGRAMS[what]
+    write(path)
     with refused(message, path=path):
         capture(path)
     assert capfd.readouterr() == ("", "")
@@ -121,5 +112,5 @@ class Model(torch.nn.Module):
 torch.export.save(torch.export.export(Model(), (torch.ones(2),)), {str(path)!r})
 """
     subprocess.run([sys.executable, "-c", source], check=True, capture_output=True)
-    with pytest.raises(PartitionError, match=re.escape("elsewhere::double".replace("::", "."))):
+    with refused("elsewhere.double"):
         capture(path)

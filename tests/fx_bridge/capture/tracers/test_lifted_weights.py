@@ -24,9 +24,8 @@ def test_paths_are_kept_unless_something_is_there():
     tensors = [nn.Parameter(torch.full((2,), float(n))) for n in range(3)] + [torch.ones(2)]
     wanted = ["layers.0.weight", "layers.0.weight", "taken.weight", "layers.0.offset"]
     placeholders = module.graph.find_nodes(op="placeholder")[1:]
-    inputs_to_weights(
-        module, dict(zip(placeholders, zip(wanted, tensors, strict=True), strict=True))
-    )
+    taken = zip(wanted, tensors, strict=True)
+    inputs_to_weights(module, dict(zip(placeholders, taken, strict=True)))
     paths = [str(node.target) for node in module.graph.find_nodes(op="get_attr")]
     assert paths == ["layers.0.weight", "b", "c", "layers.0.offset"]
     assert dict(module.named_buffers()).keys() == {"layers.0.offset"}
@@ -36,26 +35,20 @@ def test_paths_are_kept_unless_something_is_there():
 
 
 def test_nested_inputs_become_their_leaves():
-    """Tests a dict with a parameter and data, and an output that keeps its structure."""
-
     def call(tree, y):
         return {"sum": tree["weight"] * tree["x"] + y, "x": tree["x"] * 2}
 
     args = {"weight": nn.Parameter(torch.full((2,), 3.0)), "x": torch.ones(2)}, torch.ones(2)
     captured = capture(make_fx(call)(*args), args)
     assert captured.note == "parameters and buffers among the inputs became attributes (1)"
-    assert [node.name for node in captured.graph.find_nodes(op="placeholder")] == [
-        "tree_2",
-        "y_1",
-    ]
+    placeholders = captured.graph.find_nodes(op="placeholder")
+    assert [node.name for node in placeholders] == ["tree_2", "y_1"]
     found = captured.module(*captured.args)
     assert torch.equal(found["sum"], torch.full((2,), 4.0))
     assert list(captured.storage_table.weights) == ["tree_1"]
 
 
 def test_parameters_among_any_number_of_inputs_are_refused():
-    def sum(self, *xs):
-        return xs[0] + xs[1]
-
+    traced = fx.symbolic_trace(module_with(lambda self, *xs: xs[0] + xs[1]))
     with pytest.raises(PartitionError, match="trace the graph with named inputs"):
-        capture(fx.symbolic_trace(module_with(sum)), (torch.ones(2), nn.Parameter(torch.ones(2))))
+        capture(traced, (torch.ones(2), nn.Parameter(torch.ones(2))))

@@ -15,6 +15,7 @@ from fx_bridge import capture
 from fx_bridge.capture.fallbacks import Attempt
 from fx_bridge.capture.tracers.repeated_functions import RepeatedFunctions
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.traced_graphs import node_lines
 
 X = torch.arange(12.0).reshape(3, 4) / 10
@@ -42,19 +43,11 @@ def both_ways(model, args, kwargs=None, **options):
     return *found, len(copies)
 
 
-class Forward(nn.Module):
+def module_of(forward):
     """Two layers and what is called of them."""
-
-    def __init__(self, forward):
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.register_buffer("count", torch.zeros(2))
-        self.register_buffer("mean", torch.zeros(4))
-        self.register_buffer("variance", torch.ones(4))
-        self.call = forward
-
-    def forward(self, *args):
-        return self.call(self, *args)
+    start = {"count": torch.zeros(2), "mean": torch.zeros(4), "variance": torch.ones(4)}
+    buffers = {name: nn.Buffer(tensor) for name, tensor in start.items()}
+    return module_with(forward, one=nn.Linear(4, 4), two=nn.Linear(4, 4), **buffers)
 
 
 def layers(model, x):
@@ -128,10 +121,8 @@ def written_buffers(model, x):
     return x
 
 
-class Doubling(TorchFunctionMode):
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = factor
+class Multiplying(TorchFunctionMode):
+    factor = 1
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         found = func(*args, **(kwargs or {}))
@@ -139,10 +130,10 @@ class Doubling(TorchFunctionMode):
 
 
 def modes_of_its_own(_, x):
-    with Doubling(2):
-        x = functional.gelu(x)
-    with Doubling(3):
-        x = functional.gelu(x)
+    for factor in (2, 3):
+        with Multiplying() as mode:
+            mode.factor = factor
+            x = functional.gelu(x)
     return functional.gelu(x)
 
 
@@ -178,7 +169,7 @@ def random_numbers(model, x):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_graph_is_that_of_a_trace_of_every_call(forward, is_copied):
-    without, found, copies = both_ways(Forward(forward), (X,))
+    without, found, copies = both_ways(module_of(forward), (X,))
     assert found == without
     assert len(without) > 4
     assert bool(copies) == is_copied
@@ -190,9 +181,9 @@ def test_a_graph_is_that_of_a_trace_of_every_call(forward, is_copied):
     ids=["view", "slice", "transposed", "narrow", "expanded"],
 )
 def test_inputs_may_be_views(view):
-    """The storage of one has no size that is a number."""
+    # The storage of one has no size that is a number.
     assert view._is_view()
-    without, found, copies = both_ways(Forward(layers), (view,))
+    without, found, copies = both_ways(module_of(layers), (view,))
     assert found == without
     assert not any("failed" in line for line in found)
     assert copies
@@ -203,8 +194,7 @@ def test_models_that_differentiate_are_traced_without_copies():
         energy = functional.silu(model.two(functional.silu(model.one(x)))).sum()
         return torch.autograd.grad(energy, x, create_graph=True)[0]
 
-    x = X.clone().requires_grad_()
-    model = Forward(forces)
+    x, model = X.clone().requires_grad_(), module_of(forces)
     without, found, _ = both_ways(model, (x,))
     assert found == without
     assert found[0] == "make_fx"
@@ -216,12 +206,14 @@ def test_an_error_is_that_of_a_capture_without_copies():
         x = functional.gelu(functional.gelu(model.two(functional.gelu(model.one(x)))))
         return x if x.sum() > 0 else -x
 
-    without, found, _ = both_ways(Forward(decides), (X,))
+    without, found, _ = both_ways(module_of(decides), (X,))
     assert found == without
 
 
 def test_a_batch_that_stays_symbolic_is_traced_without_copies():
-    without, found, copies = both_ways(Forward(layers), (X,), dynamic_shapes=((({0: Dim.AUTO},)),))
+    without, found, copies = both_ways(
+        module_of(layers), (X,), dynamic_shapes=((({0: Dim.AUTO},)),)
+    )
     assert found == without
     assert not copies
 
