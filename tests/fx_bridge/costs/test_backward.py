@@ -17,13 +17,7 @@ from fx_bridge.costs.operators import node_flops
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.split.by_plan import split_by_plan
-from solver import (
-    Device,
-    PartitionError,
-    PartitionPlan,
-    evaluate,
-    problem_from_digraph,
-)
+from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 from tests.support.modules import module_with
 from tests.support.training_models import MODELS, PROMPTED, SLICED
 from tests.support.training_peaks import Recording, peak_of_stage
@@ -46,13 +40,10 @@ def trained_graph(name):
 
 def totals(captured, quantity):
     """The sum of a quantity over the kernels of the backward pass of each operator."""
-    costs = backward_costs(captured)
-    return {
-        node.name: sum(getattr(k, quantity) for k in costs[node.name].kernels)
-        if node.name in costs
-        else 0
-        for node in captured.operators
-    }
+    found = dict.fromkeys((node.name for node in captured.operators), 0)
+    for name, cost in backward_costs(captured).items():
+        found[name] = sum(getattr(kernel, quantity) for kernel in cost.kernels)
+    return found
 
 
 @pytest.mark.parametrize("name", ["decoder", "convolutional"])
@@ -155,11 +146,8 @@ def test_measured_times_of_backward_passes_are_their_own_in_the_graph():
     model, args = MODELS["convolutional"]()
     captured = capture(model, args)
     times = measure_operators(captured, repeats=1, training=True)
-    graph = to_digraph(
-        captured,
-        training=Training(),
-        costs=Costs(latency_ns=times.forward_ns, backward_latency_ns=times.backward_ns),
-    )
+    own = Costs(latency_ns=times.forward_ns, backward_latency_ns=times.backward_ns)
+    graph = to_digraph(captured, training=Training(), costs=own)
     assert graph.nodes["conv2d"]["latency_ns"] == times.forward_ns["conv2d"]
     assert graph.nodes["conv2d"]["backward"]["latency_ns"] == times.backward_ns["conv2d"]
     graph = to_digraph(captured, training=Training(), costs=Costs(latency_ns=times.total_ns))
@@ -178,33 +166,39 @@ def promised_and_held(name, cut=None, **settings):
     )
     names = [op.name for op in problem.operators]
     middle = len(names) if cut is None else 1 + names.index(cut)
-    plan = PartitionPlan({n: devices[i >= middle].name for i, n in enumerate(names)},
-                         tuple(d.name for d in devices))  # fmt: skip
+    places = {n: devices[i >= middle].name for i, n in enumerate(names)}
+    plan = PartitionPlan(places, tuple(d.name for d in devices))
     evaluation = evaluate(problem, plan)
     split = split_by_plan(captured, plan)
     recording = Recording(split)
     recording.run(*pytree.tree_leaves(args), enable_io_processing=False)
     for index, entry in enumerate(evaluation.stages):
-        child = f"submod_{index}"
-        last = index == stages - 1
+        child, last = f"submod_{index}", index == stages - 1
         inputs, batches = recording.inputs[child], (entry.in_flight, 4)
         real = peak_of_stage(split.get_submodule(child), inputs, *batches, last, **settings)
         yield evaluation.usage[index].memory_bytes, real
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("name", list(MODELS))
-def test_stages_hold_no_more_than_promised_and_little_less(name, stages):
-    # Between two blocks, where a stage needs nothing else from the other.
-    for promised, real in promised_and_held(name, CUTS[name] if stages == 2 else None):
+@pytest.mark.parametrize(
+    ("name", "cut", "tight"),
+    [
+        ("decoder", None, 1.02),
+        ("convolutional", None, 1.05),
+        ("encoder", None, 1.05),
+        # Between two blocks, where a stage needs nothing else from the other.
+        ("decoder", "add_1", 1.1),
+        ("convolutional", "relu", 1.2),
+        ("encoder", "layer_norm_1", 1.1),
+        # A slice that goes back to another stage counts there and here.
+        *(("dense", cut, 1.2) for cut in ("conv2d_2", "cat_2", "conv2d_5", "conv2d_8")),
+        # Slices of a buffer hold all of it until the oldest ends.
+        *((name, None, 1.02) for name in SLICED),
+    ],
+)
+def test_stages_hold_no_more_than_promised_and_little_less(name, cut, tight):
+    for promised, real in promised_and_held(name, cut):
         # The loss is no part of the model: one number, and its gradient.
-        assert real - 16 <= promised <= TIGHT[name, stages] * real
-
-
-@pytest.mark.parametrize("name", list(SLICED))
-def test_slices_of_a_buffer_hold_all_of_it_until_the_oldest_ends(name):
-    ((promised, real),) = promised_and_held(name)
-    assert real - 16 <= promised <= 1.02 * real
+        assert real - 16 <= promised <= tight * real
 
 
 @pytest.mark.parametrize("name", list(PROMPTED))
@@ -213,18 +207,6 @@ def test_a_gradient_that_is_a_slice_keeps_its_buffer(name):
     ((promised, real),) = promised_and_held(f"prompt: {name}", has_gradients=False)
     # A weight that is read twice counts one gradient more, until both are added.
     assert real - 16 <= promised <= (1.1 if name == "nested" else 1.01) * real
-
-
-@pytest.mark.parametrize("cut", ["conv2d_2", "cat_2", "conv2d_5", "conv2d_8"])
-def test_a_slice_that_goes_back_to_another_stage_counts_there_and_here(cut):
-    for promised, real in promised_and_held("dense", cut):
-        assert real - 16 <= promised <= 1.2 * real
-
-
-CUTS = {"decoder": "add_1", "convolutional": "relu", "encoder": "layer_norm_1"}
-
-TIGHT = {("decoder", 1): 1.02, ("convolutional", 1): 1.05, ("encoder", 1): 1.05}
-TIGHT |= {("decoder", 2): 1.1, ("convolutional", 2): 1.2, ("encoder", 2): 1.1}
 
 
 def test_values_without_a_gradient_travel_one_way():

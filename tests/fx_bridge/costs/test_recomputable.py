@@ -6,6 +6,7 @@ from torch import fx, nn
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.recomputation import recomputable_operators
+from tests.support.modules import module_with
 
 
 class Double(torch.autograd.Function):
@@ -23,30 +24,13 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return x * 3
 
 
-@triple.register_fake
-def _(x):
-    return torch.empty_like(x)
-
-
+triple.register_fake(torch.empty_like)
 triple.register_autograd(lambda ctx, gradient: gradient * 3)
 
 
 @torch.library.custom_op("recomputation_tests::halve", mutates_args=("x",))
 def halve(x: torch.Tensor) -> None:
     x.mul_(0.5)
-
-
-class Stateful(nn.Module):
-    """Does what `body` does with a buffer, a value and the input of the graph."""
-
-    def __init__(self, body):
-        super().__init__()
-        self.body = body
-        self.scale = nn.Parameter(torch.ones(4))
-        self.register_buffer("state", torch.ones(4))
-
-    def forward(self, x):
-        return self.body(self, x * self.scale, x)
 
 
 def reads_what_is_written(self, x, given):
@@ -104,7 +88,12 @@ def several_storages(self, x, given):
     ],
 )
 def test_what_may_run_again(body, may, may_not):
-    captured = capture(Stateful(body), (torch.ones(3, 4),))
+    model = module_with(
+        lambda self, x: body(self, x * self.scale, x),
+        scale=nn.Parameter(torch.ones(4)),
+        state=nn.Buffer(torch.ones(4)),
+    )
+    captured = capture(model, (torch.ones(3, 4),))
     found = recomputable_operators(captured, captured.trained.storage_table.saved)
     assert (may - found, may_not & found) == (set(), set()), captured.graph
     assert may_not <= {node.name for node in captured.operators}

@@ -19,6 +19,7 @@ from solver import Device, problem_from_digraph
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.recomputation import Recomputation
 from tests.support.batch_models import GPT, hf
+from tests.support.modules import module_with
 
 
 class ResidualBlock(nn.Module):
@@ -35,18 +36,14 @@ class ResidualBlock(nn.Module):
         return self.relu(y)
 
 
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4)
-        self.blocks = nn.Sequential(*(ResidualBlock() for _ in range(2)))
-
-    def forward(self, x):
-        return self.head(self.blocks(self.stem(x)).flatten(1))
-
-
 def convolutional():
-    return Residual(), lambda: (torch.randn(4, 3, 8, 8),)
+    model = module_with(
+        lambda self, x: self.head(self.blocks(self.stem(x)).flatten(1)),
+        stem=nn.Conv2d(3, 8, 3),
+        blocks=nn.Sequential(ResidualBlock(), ResidualBlock()),
+        head=nn.Linear(8 * 36, 4),
+    )
+    return model, lambda: (torch.randn(4, 3, 8, 8),)
 
 
 def gpt2():
@@ -54,22 +51,16 @@ def gpt2():
     return model, lambda: (torch.randint(0, 100, (2, 8)),)
 
 
-class Views(nn.Module):
+def views(self, x):
     """Views of what is written, of a tuple, and of what is read before and after a write."""
-
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(8, 16)
-
-    def forward(self, x):
-        a, b = self.up(x).chunk(2, -1)
-        gate = (a * 2).view(-1).sigmoid()
-        y = torch.exp(b.sin()).t()
-        before = y.cos()
-        y[1:3].mul_(0.5)
-        z = (y * before).t().contiguous().view(-1)
-        values, order = z.view(x.shape).sort(-1)
-        return (gate * z).tanh() + values.view(-1) + order.view(-1)
+    a, b = self.up(x).chunk(2, -1)
+    gate = (a * 2).view(-1).sigmoid()
+    y = torch.exp(b.sin()).t()
+    before = y.cos()
+    y[1:3].mul_(0.5)
+    z = (y * before).t().contiguous().view(-1)
+    values, order = z.view(x.shape).sort(-1)
+    return (gate * z).tanh() + values.view(-1) + order.view(-1)
 
 
 class Noise(nn.Module):
@@ -85,11 +76,15 @@ class Noise(nn.Module):
         return functional.rrelu(x * torch.bernoulli(x.sigmoid()).exp(), training=True).exp()
 
 
+def rows():
+    return (torch.randn(4, 8),)
+
+
 MODELS = {
     "convolutional": convolutional,
     "gpt2": gpt2,
-    "views": lambda: (nn.Sequential(Views()), lambda: (torch.randn(4, 8),)),
-    "noise": lambda: (nn.Sequential(*(Noise() for _ in range(2))), lambda: (torch.randn(4, 8),)),
+    "views": lambda: (nn.Sequential(module_with(views, up=nn.Linear(8, 16))), rows),
+    "noise": lambda: (nn.Sequential(*(Noise() for _ in range(2))), rows),
 }
 
 
@@ -114,11 +109,8 @@ class Case:
 
 
 def problem_of(captured, specs=("cpu",)):
-    graph = to_digraph(
-        captured,
-        costs=Costs(specs={name: DEVICE_SPECS[name] for name in specs}),
-        training=Training(),
-    )
+    costs = Costs(specs={name: DEVICE_SPECS[name] for name in specs})
+    graph = to_digraph(captured, costs=costs, training=Training())
     devices = [Device(name, device_class=name) for name in specs]
     return problem_from_digraph(graph, devices, memory_model="training", recompute="auto")
 
@@ -140,9 +132,6 @@ def cases():
 @pytest.fixture(params=MODELS)
 def case(request, cases):
     return cases(request.param)
-
-
-# -- against real runs ----------------------------------------------------------------------
 
 
 class Watched(fx.Interpreter):
@@ -228,9 +217,6 @@ def test_what_runs_again_makes_the_same(case):
         assert name in statistics or torch.equal(tensor, before[name]), name
 
 
-# -- regions --------------------------------------------------------------------------------
-
-
 def test_regions_begin_at_layers_and_behind_the_last_and_never_descend(case):
     layers = [module_operators(case.captured)[path] for path in repeated_modules(case.captured)]
     firsts = sorted(case.problem.index_of[names[0]] for names in layers)
@@ -250,9 +236,6 @@ def test_a_layer_is_a_region_each_time_that_it_runs():
     assert recomputation_regions(captured)[captured.operators[-1].name] == 2
 
 
-# -- which run again ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["convolutional", "gpt2"])
 def test_layers_run_again_but_for_what_the_next_one_needs(cases, name):
     case = cases(name)
@@ -269,9 +252,6 @@ def test_layers_run_again_but_for_what_the_next_one_needs(cases, name):
         states_bytes = sum(op.backward.again_bytes for op in members)
         own_bytes = stream.storage_bytes + stream.backward.residual_bytes
         assert kept_bytes == own_bytes + states_bytes
-
-
-# -- by device class ------------------------------------------------------------------------
 
 
 def test_the_state_of_a_generator_is_that_of_the_device_class():

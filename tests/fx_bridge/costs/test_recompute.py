@@ -11,6 +11,7 @@ from fx_bridge.capture.modules import module_operators
 from fx_bridge.costs.recomputation import recomputation_regions
 from solver import Device, Interconnect, PartitionError, SolveLimits, SolveStatus, solve
 from solver.model.recomputation import required
+from tests.support.modules import module_with
 from tests.support.refusals import refused
 from tests.support.training_models import Block
 
@@ -18,23 +19,15 @@ LAYERS = tuple(f"h.{number}" for number in range(4))
 LIMITS = SolveLimits(workers=1, time_limit_s=60, deterministic=True)
 
 
-class Transformer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(100, 32)
-        self.h = nn.ModuleList(Block() for _ in LAYERS)
-        self.head = nn.Linear(32, 100)
-
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        for layer in self.h:
-            x = layer(x)
-        return self.head(x)
-
-
 @pytest.fixture(scope="module")
 def captured():
-    return capture(Transformer(), (torch.arange(20).reshape(2, 10),))
+    model = module_with(
+        lambda self, tokens: self.head(self.h(self.embed(tokens))),
+        embed=nn.Embedding(100, 32),
+        h=nn.Sequential(*(Block() for _ in LAYERS)),
+        head=nn.Linear(32, 100),
+    )
+    return capture(model, (torch.arange(20).reshape(2, 10),))
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +58,12 @@ def asking(planned, captured, recompute):
     """The problem of the plan, of which something else is asked."""
     recompute = Recompute.of(recompute)
     may, must = recompute.choices(captured, marked(planned.problem, "recomputable"))
-    operators = [
-        replace(
-            op,
-            backward=replace(
-                op.backward, recomputable=op.name in may, must_recompute=op.name in must
-            ),
-        )
-        for op in planned.problem.operators
-    ]
+
+    def asked(op):
+        choices = {"recomputable": op.name in may, "must_recompute": op.name in must}
+        return replace(op, backward=replace(op.backward, **choices))
+
+    operators = [asked(op) for op in planned.problem.operators]
     return planned.problem.replace(operators=operators, recompute=recompute.problem_rule)
 
 
@@ -133,9 +123,6 @@ def test_regions_are_the_named_modules(captured, inside):
         assert len({finer[name] for name in inside[path]}) == 2
     with pytest.raises(PartitionError, match=r"^the model has no module 'layers\.\*'; "):
         recomputation_regions(captured, ["layers.*"])
-
-
-# -- plans ----------------------------------------------------------------------------------------
 
 
 def whole(problem, plan, names):

@@ -9,6 +9,7 @@ from fx_bridge.costs import timing
 from fx_bridge.costs.latency import measured_latency_ns
 from fx_bridge.costs.timing import OperatorTimes, measure_operators
 from solver import PartitionError
+from tests.support.modules import module_with
 
 
 class Network(nn.Module):
@@ -56,21 +57,17 @@ def slow(x, forward_ns, backward_ns):
     return Slow.apply(x, forward_ns, backward_ns)
 
 
-class Known(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-
-    def forward(self, x):
-        first = slow(x * self.weight, 1000, 20_000)
-        return slow(first, 3000, 50_000) + slow(first, 7000, 0)
-
-
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_every_operator_is_charged_what_it_takes_forward_and_backward(is_kept, monkeypatch):
     Slow.clock = Ticks()
     monkeypatch.setattr(timing, "_clock", lambda tensors: Slow.clock)
-    captured = capture(torch.fx.symbolic_trace(Known()), (torch.ones(4),))
+
+    def known(self, x):
+        first = slow(x * self.weight, 1000, 20_000)
+        return slow(first, 3000, 50_000) + slow(first, 7000, 0)
+
+    model = module_with(known, weight=nn.Parameter(torch.ones(4)))
+    captured = capture(torch.fx.symbolic_trace(model), (torch.ones(4),))
     # As libraries do that wait for gradients: then all runs add to it by the same function.
     kept = captured.module.weight.view(4).grad_fn.next_functions if is_kept else ()
     times = measure_operators(captured, repeats=3, training=True)
@@ -96,8 +93,9 @@ def test_training_leaves_weights_gradients_and_random_state_as_they_were():
     times = measure_operators(captured, repeats=2, training=True)
     after = captured.module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(kept.grad, torch.full_like(kept, 3.0))
+    assert torch.equal(torch.get_rng_state(), state) and torch.equal(
+        kept.grad, torch.full_like(kept, 3.0)
+    )
     assert captured.module.get_parameter("first.bias").grad is None
     assert set(times.forward_ns) == {node.name for node in captured.operators}
     assert set(times.backward_ns) == set(times.forward_ns)
@@ -124,6 +122,16 @@ def test_calibrated_times_add_up_to_those_of_the_generated_code():
     assert times.total_ns == {"a": 1000, "b": 3500}
 
 
+def test_every_run_waits_for_the_others_and_measured_latencies_are_sums():
+    waits = []
+    captured = capture(Network().eval(), (torch.ones(4, 8),))
+    measure_operators(captured, repeats=2, before_run=lambda: waits.append(None))
+    assert len(waits) == 2 * 3
+    found = measured_latency_ns(captured, repeats=1, training=True)
+    assert set(found) == {node.name for node in captured.operators}
+    assert all(isinstance(time_ns, int) and time_ns > 0 for time_ns in found.values())
+
+
 def test_one_thread_has_a_clock_that_stands_still_while_it_waits():
     threads = torch.get_num_threads()
     try:
@@ -133,17 +141,3 @@ def test_one_thread_has_a_clock_that_stands_still_while_it_waits():
         assert timing._clock([torch.ones(1)]) is time.perf_counter_ns
     finally:
         torch.set_num_threads(threads)
-
-
-def test_every_run_waits_for_the_others():
-    waits = []
-    captured = capture(nn.Linear(4, 4), (torch.ones(1, 4),))
-    measure_operators(captured, repeats=2, before_run=lambda: waits.append(None))
-    assert len(waits) == 2 * 3
-
-
-def test_measured_latencies_are_the_sums():
-    captured = capture(Network().eval(), (torch.ones(4, 8),))
-    found = measured_latency_ns(captured, repeats=1, training=True)
-    assert set(found) == {node.name for node in captured.operators}
-    assert all(isinstance(time_ns, int) and time_ns > 0 for time_ns in found.values())

@@ -9,17 +9,12 @@ from fx_bridge.costs.workspaces import measure_workspaces
 from fx_bridge.digraph import to_digraph
 from fx_bridge.memory.profile import forward_workspaces
 from solver import PartitionError
+from tests.support.modules import module_with
 
 
-class Normalised(nn.Module):
+def normalised():
     """Workspaces that reach the dispatcher, of known sizes."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.linear = nn.LayerNorm(64), nn.Linear(64, 64)
-
-    def forward(self, x):
-        return self.linear(self.norm(x))
+    return nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64))
 
 
 class Wasteful(torch.autograd.Function):
@@ -39,17 +34,11 @@ def wasteful(x):
     return Wasteful.apply(x)
 
 
-class Wastes(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(16))
-
-    def forward(self, x):
-        return wasteful(x * self.weight) + 1
-
-
 def test_what_passes_within_an_operator_is_its_workspace_forward_and_backward():
-    captured = capture(torch.fx.symbolic_trace(Wastes()), (torch.ones(16),))
+    wastes = module_with(
+        lambda self, x: wasteful(x * self.weight) + 1, weight=nn.Parameter(torch.ones(16))
+    )
+    captured = capture(torch.fx.symbolic_trace(wastes), (torch.ones(16),))
     found = measure_workspaces(captured, training=True)
     # Beside them numbers of one element, which a product makes of them.
     assert 4000 <= found.forward_bytes["wasteful"] < 4100
@@ -59,7 +48,7 @@ def test_what_passes_within_an_operator_is_its_workspace_forward_and_backward():
 
 
 def test_what_the_dispatcher_sees_is_found_too():
-    captured = capture(Normalised(), (torch.ones(8, 64),))
+    captured = capture(normalised(), (torch.ones(8, 64),))
     found = measure_workspaces(captured).forward_bytes
     expected = forward_workspaces(captured)
     assert expected["layer_norm"] == 64
@@ -80,17 +69,12 @@ def test_everything_is_as_it_was():
 
 
 def test_the_graph_takes_the_larger_of_what_is_found_and_what_is_known():
-    captured = capture(Normalised(), (torch.ones(8, 64),))
+    captured = capture(normalised(), (torch.ones(8, 64),))
     names = [node.name for node in captured.operators]
     known = backward_costs(captured)["linear"].workspace_bytes
-    graph = to_digraph(
-        captured,
-        training=Training(),
-        costs=Costs(
-            workspace_bytes=dict.fromkeys(names, 5),
-            backward_workspace_bytes=dict.fromkeys(names, known + 7),
-        ),
-    )
+    found = dict.fromkeys(names, 5), dict.fromkeys(names, known + 7)
+    costs = Costs(workspace_bytes=found[0], backward_workspace_bytes=found[1])
+    graph = to_digraph(captured, training=Training(), costs=costs)
     assert graph.nodes["linear"]["workspace_bytes"] == 5
     assert graph.nodes["linear"]["backward"]["workspace_bytes"] == known + 7
     most = forward_workspaces(captured)["layer_norm"]
@@ -99,7 +83,6 @@ def test_the_graph_takes_the_larger_of_what_is_found_and_what_is_known():
 
 
 def test_models_without_data_are_refused():
-    with torch.device("meta"):
-        model = nn.Linear(4, 4)
+    captured = capture(nn.Linear(4, 4, device="meta"), (torch.ones(2, 4),))
     with pytest.raises(PartitionError, match="meta device"):
-        measure_workspaces(capture(model, (torch.ones(2, 4),)))
+        measure_workspaces(captured)

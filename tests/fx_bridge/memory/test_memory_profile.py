@@ -13,28 +13,24 @@ from fx_bridge.memory.profile import memory_profile, peak_memory
 from fx_bridge.memory.run import NothingToTrainError
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
-from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from solver import Device, PartitionError, evaluate, problem_from_digraph
 from tests.support.cuda_memory import CUDA_MODELS, chain_plan, cuda_rows, stage_inputs
 from tests.support.memory_models import INFERENCE_ONLY, MODELS, TRANSFORMERS, build
+from tests.support.modules import module_with
 from tests.support.problem_counts import nightly
 from tests.support.random_modules import random_program
 from tests.support.random_plans import random_plan
 from tests.support.refusals import refused
+from tests.support.split_checks import in_halves
 from tests.support.stage_profiles import stage_profiles
 from tests.support.storage_tracker import track_forward, track_training
 from tests.support.training_peaks import phase_peaks, tracked_peaks
 
-TRAINED = (
-    "gpt2", "llama", "mixtral", "lstm", "convnet", "dropout", "encoder", "views", "tuples",
-    "casts", "tied", "grad-free",
-)  # fmt: skip
-
-"""Those whose training is measured in every run; the nightly one takes all."""
-
+# Training of these is measured in every run; the nightly one takes all.
+TRAINED = ["gpt2", "llama", "mixtral", "lstm", "convnet", "dropout", "encoder", "views", "tuples"]
+TRAINED += ["casts", "tied", "grad-free"]
+# Only the nightly run measures these.
 SLOW = ("t5", "swin", "convnext", "bert", "resnet")
-
-"""Those that only the nightly run measures."""
-
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 1e-3, foreach=False),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 1e-3, momentum=0.9, foreach=False),
@@ -72,24 +68,7 @@ def test_forward_of_the_generated_code_equals_the_tracker(name):
     assert peak_memory(captured) == max(tracker.peaks.values())
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_training_step_equals_the_tracker_in_every_phase(name):
-    optimizer = list(OPTIMIZERS)[TRAINED.index(name) % len(OPTIMIZERS)]
-    captured, inputs = captured_model(name)
-    profile = memory_profile(
-        captured, training=True, optimizer=optimizer, runner="interpreter", accumulating=False
-    )
-    tracker = track_training(captured.module, inputs, optimizer=OPTIMIZERS[optimizer], masters=True)
-    assert phase_peaks(profile) == tracked_peaks(tracker)
-    assert profile.points[-1].live_bytes == tracker.after[-1][1]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize("masters", [False, True])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in INFERENCE_ONLY])
-def test_every_way_to_train_equals_the_tracker(name, optimizer, masters, accumulate):
+def check_training(name, optimizer, *, masters=True, accumulate=False):
     captured, inputs = captured_model(name)
     profile = memory_profile(
         captured,
@@ -99,26 +78,31 @@ def test_every_way_to_train_equals_the_tracker(name, optimizer, masters, accumul
         accumulating=accumulate,
         runner="interpreter",
     )
-    tracker = track_training(
-        captured.module,
-        inputs,
-        optimizer=OPTIMIZERS[optimizer],
-        masters=masters,
-        accumulate=accumulate,
-    )
+    ways = {"optimizer": OPTIMIZERS[optimizer], "masters": masters, "accumulate": accumulate}
+    tracker = track_training(captured.module, inputs, **ways)
     assert phase_peaks(profile) == tracked_peaks(tracker)
+    return profile, tracker
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_step_equals_the_tracker_in_every_phase(name):
+    optimizer = list(OPTIMIZERS)[TRAINED.index(name) % len(OPTIMIZERS)]
+    profile, tracker = check_training(name, optimizer)
+    assert profile.points[-1].live_bytes == tracker.after[-1][1]
 
 
 @pytest.mark.parametrize("name", ["convnet", "llama-bf16", "tied"])
 def test_gradients_of_earlier_microbatches_are_there_from_the_start(name):
-    captured, inputs = captured_model(name)
-    profile = memory_profile(
-        captured, training=True, optimizer="adamw", accumulating=True, runner="interpreter"
-    )
-    tracker = track_training(
-        captured.module, inputs, optimizer=OPTIMIZERS["adamw"], masters=True, accumulate=True
-    )
-    assert phase_peaks(profile) == tracked_peaks(tracker)
+    check_training(name, "adamw", accumulate=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in INFERENCE_ONLY])
+def test_every_way_to_train_equals_the_tracker(name, optimizer, masters, accumulate):
+    check_training(name, optimizer, masters=masters, accumulate=accumulate)
 
 
 def test_a_loss_is_part_of_the_step():
@@ -142,11 +126,8 @@ def test_a_loss_is_part_of_the_step():
 def test_torchs_optimisers_that_update_all_at_once_take_more():
     captured, inputs = captured_model("encoder")
     profile = memory_profile(captured, training=True, foreach=True, runner="interpreter")
-    tracker = track_training(
-        captured.module,
-        inputs,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, 1e-3, foreach=True),
-    )
+    at_once = functools.partial(torch.optim.AdamW, lr=1e-3, foreach=True)
+    tracker = track_training(captured.module, inputs, optimizer=at_once)
     assert phase_peaks(profile) == tracked_peaks(tracker)
     one_by_one = memory_profile(captured, training=True, runner="interpreter")
     assert phase_peaks(profile)["optimizer"] > phase_peaks(one_by_one)["optimizer"]
@@ -248,10 +229,7 @@ def test_training_of_stages_alone_equals_the_tracker(name):
 
 def test_a_stage_that_is_not_trained_runs_forward_alone():
     captured, _ = captured_model("grad-free")
-    names = [node.name for node in captured.operators]
-    places = {name: f"d{int(index > 0)}" for index, name in enumerate(names)}
-    plan = PartitionPlan(places, ("d0", "d1"))
-    split = split_by_plan(captured, plan)
+    split = in_halves(captured, 1)
     first, second = stage_profiles(split, training=True).values()
     assert {point.phase for point in first.points} == {"forward"}
     assert {point.phase for point in second.points} == {"forward", "backward", "optimizer"}
@@ -369,37 +347,21 @@ def test_bad_settings_are_refused_in_one_line(settings, message):
 
 
 def test_what_cannot_be_profiled_is_refused():
-    with pytest.raises(PartitionError, match="capture the model first"):
-        memory_profile(nn.Linear(2, 2))
     frozen = capture(nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
     with pytest.raises(PartitionError, match="no output of the graph requires a gradient"):
         memory_profile(frozen, training=True)
 
 
-class Chosen(nn.Module):
-    """Chooses samples by their values, in one of two ways that yield the same."""
-
-    def __init__(self, choose):
-        super().__init__()
-        self.first, self.second, self.choose = nn.Linear(8, 8), nn.Linear(8, 8), choose
-
+def test_gradients_pass_an_operator_that_cannot_run_on_fakes():
     def forward(self, x):
         return self.second(self.choose(self.first(x), x[:, 0] > 0)).sin()
 
-
-def by_mask(h, mask):
-    return h[mask]
-
-
-def by_index(h, mask):
-    return h[mask.nonzero().squeeze(1)]
-
-
-def test_gradients_pass_an_operator_that_cannot_run_on_fakes():
-    """Tests that an index by a mask keeps nothing before it from being trained."""
-    sizes = []
-    for choose, made_up in ((by_mask, "index"), (by_index, "nonzero")):
-        captured = capture(Chosen(choose), (torch.randn(4, 8),))
+    sizes, layers = [], {name: nn.Linear(8, 8) for name in ("first", "second")}
+    for choose, made_up in (
+        (lambda h, mask: h[mask], "index"),
+        (lambda h, mask: h[mask.nonzero().squeeze(1)], "nonzero"),
+    ):
+        captured = capture(module_with(forward, choose=choose, **layers), (torch.randn(4, 8),))
         profile = memory_profile(captured, training=True, optimizer="adamw")
         assert made_up in profile.made_up
         sizes.append(profile.peak_bytes)

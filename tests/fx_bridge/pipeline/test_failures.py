@@ -105,16 +105,12 @@ def test_a_refused_batch_is_refused_by_every_rank(tmp_path, store):
         "input 'input_1' has shape [3, 4], but the pipeline takes [6, 4], 3 microbatches along "
         "dimension 0; pass that, or capture microbatches of another size"
     )
-    assert found == {
-        rank: ["PartitionError", f"{'rank 0: ' if rank else ''}{reason}", True]
-        for rank in range(WORLD)
-    }
+    own, other = (["PartitionError", f"{by}{reason}", True] for by in ("", "rank 0: "))
+    assert found == {0: own, 1: other, 2: other}
 
 
 def test_an_error_of_one_rank_is_said_by_every_other(tmp_path):
-    found = answers_of(
-        tmp_path, batch_of(6), lambda rank: {"device": "cpu", "loss_fn": broken_loss}
-    )
+    found = answers_of(tmp_path, batch_of(6), lambda _: {"device": "cpu", "loss_fn": broken_loss})
     other = ["PartitionError", "rank 2: ValueError: a loss of two lines", True]
     assert found == {0: other, 1: other, 2: ["ValueError", "a loss\nof two lines", True]}
 
@@ -129,17 +125,13 @@ def test_an_error_within_a_stage_is_said_without_what_torch_says_around_it(tmp_p
 
 
 def test_a_stage_that_cannot_be_built_is_said_by_every_rank(tmp_path):
-    found = answers_of(
-        tmp_path,
-        batch_of(6),
-        lambda rank: {"device": "none" if rank == 1 else "cpu", "loss_fn": None},
-    )
+    def options(rank):
+        return {"device": "none" if rank == 1 else "cpu", "loss_fn": None}
+
+    found = answers_of(tmp_path, batch_of(6), options)
     reason = "torch knows no device 'none'; write one such as 'cuda:0' or 'cpu'"
-    assert [said[1] for said in found.values()] == [
-        f"rank 1: {reason}",
-        reason,
-        f"rank 1: {reason}",
-    ]
+    other = f"rank 1: {reason}"
+    assert [said[1] for said in found.values()] == [other, reason, other]
 
 
 def test_a_rank_that_is_killed_leaves_no_reason(tmp_path):
@@ -153,8 +145,7 @@ def test_a_refusal_that_was_caught_is_no_reason_any_more(tmp_path):
 
 
 def test_without_a_process_group_an_error_is_what_it_is():
-    failures, error = Failures(None), RuntimeError("wrong")
-    refusal = PartitionError("refused")
+    failures, error, refusal = Failures(None), RuntimeError("wrong"), PartitionError("refused")
     wrapper = RuntimeError("around it")
     wrapper.__cause__ = refusal
     failures.begin()

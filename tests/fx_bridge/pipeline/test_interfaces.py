@@ -4,6 +4,7 @@ The chain of positions runs in one process here (``chained.py``), every position
 its weights and of what the one before sends; ``test_processes.py`` runs it across processes.
 """
 
+import itertools
 import random
 import re
 
@@ -21,7 +22,7 @@ from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
 from tests.support.chained import Chain, returned_weights
 from tests.support.modules import module_with
-from tests.support.problem_counts import counts
+from tests.support.problem_counts import counts, nightly
 from tests.support.program_checks import ROUNDING
 from tests.support.random_modules import random_program
 from tests.support.random_plans import random_plan
@@ -31,19 +32,6 @@ def interfaces_of(captured, plan):
     split = split_by_plan(captured, plan)
     graph = stage_graph(split, captured)
     return stage_interfaces(graph, plan, returned_weights(split))
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-
-    def forward(self, x, y):
-        a = x.sin()
-        b = a.cos() * self.weight
-        c = b.tanh()
-        d = c + a
-        return d.exp(), b, self.weight, y
 
 
 PLACES = {"sin": 0, "cos": 1, "mul": 1, "tanh": 2, "add": 4, "exp": 5}
@@ -60,7 +48,15 @@ def plan_at(places, ranks=3):
 
 @pytest.fixture(scope="module")
 def captured():
-    return capture(Model(), (torch.ones(2, 4), torch.ones(2)))
+    def forward(self, x, y):
+        a = x.sin()
+        b = a.cos() * self.weight
+        c = b.tanh()
+        d = c + a
+        return d.exp(), b, self.weight, y
+
+    model = module_with(forward, weight=nn.Parameter(torch.ones(4)))
+    return capture(model, (torch.ones(2, 4), torch.ones(2)))
 
 
 def test_values_travel_from_where_they_are_made_to_their_last_reader(captured):
@@ -74,9 +70,8 @@ def test_values_travel_from_where_they_are_made_to_their_last_reader(captured):
         {"mul", "weight", "add"},
         set(),
     ]
-    assert [position.receives for position in interfaces.positions[1:]] == [
-        position.sends for position in interfaces.positions[:-1]
-    ]
+    for before, after in itertools.pairwise(interfaces.positions):
+        assert after.receives == before.sends
     empty = interfaces.positions[3]
     assert (empty.stage, empty.rank, empty.chunk, empty.device) == (None, 0, 1, "d0")
     assert empty.relays == empty.receives == empty.sends
@@ -89,18 +84,9 @@ def test_values_travel_from_where_they_are_made_to_their_last_reader(captured):
 
 
 def test_weights_that_ranks_share_are_found():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Linear(4, 4, bias=False)
-            self.b = nn.Linear(4, 4, bias=False)
-            self.c = nn.Linear(4, 4, bias=False)
-            self.b.weight = self.c.weight = self.a.weight
-
-        def forward(self, x):
-            return self.c(self.b(self.a(x)))
-
-    captured = capture(Tied(), (torch.ones(2, 4),))
+    layers = [nn.Linear(4, 4, bias=False) for _ in range(3)]
+    layers[1].weight = layers[2].weight = layers[0].weight
+    captured = capture(nn.Sequential(*layers), (torch.ones(2, 4),))
     apart = interfaces_of(captured, plan_at({"linear": 0, "linear_1": 1, "linear_2": 2}))
     [shared] = apart.shared_weights
     assert shared.ranks == (0, 1, 2)
@@ -110,17 +96,13 @@ def test_weights_that_ranks_share_are_found():
 
 
 def test_what_is_no_tensor_does_not_travel():
-    def splits(self, x):
-        return x.chunk(2)[0].sin()
-
-    captured = capture(module_with(splits), (torch.ones(2, 4),))
+    captured = capture(module_with(lambda self, x: x.chunk(2)[0].sin()), (torch.ones(2, 4),))
     plan = plan_at({"chunk": 0, "getitem": 1, "getitem_1": 1, "sin": 1})
     with pytest.raises(PartitionError, match=r"'chunk', of type list.*only tensors travel"):
         interfaces_of(captured, plan)
+    graph = stage_graph(split_by_plan(captured, plan), captured)
     with pytest.raises(PartitionError, match="no operators, so there is no pipeline"):
-        stage_interfaces(
-            stage_graph(split_by_plan(captured, plan), captured), PartitionPlan({}, ())
-        )
+        stage_interfaces(graph, PartitionPlan({}, ()))
 
 
 class Kinds(nn.Module):
@@ -177,9 +159,8 @@ def check_random_chains(seeds, plans=3):
         gradients = has_gradients(model, args, kwargs)
         groups = colocation_groups(captured)
         for number in range(plans):
-            devices = 2 + number % 3 if number == 0 else 2
             rng = random.Random(100 * seed + number)
-            plan = random_plan(captured, groups, devices, rng, chunks=1 + number)
+            plan = random_plan(captured, groups, 2, rng, chunks=1 + number)
             try:
                 chain = Chain(split_by_plan(captured, plan))
             except PartitionError as error:
@@ -222,7 +203,6 @@ def test_chains_of_random_modules_compute_what_the_modules_do(count):
     assert check_random_chains(range(count)) > count * 5 // 2
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("start", range(1000, 1600, 100))
+@pytest.mark.parametrize("start", nightly(range(1000, 1600, 100)))
 def test_many_chains_of_random_modules(start):
     assert check_random_chains(range(start, start + 100), plans=4) > 350

@@ -8,25 +8,23 @@ from solver import PartitionError
 from tests.support.modules import module_with
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(3, 4))
-        self.frozen = nn.Parameter(torch.rand(4), requires_grad=False)
-
-    def forward(self, x):
-        made = x @ self.weight.t()
-        turned = made.t()
-        image = x.reshape(2, 1, 2, 2).contiguous(memory_format=torch.channels_last) * self.frozen[0]
-        wide = made[:, :1].expand(2, 5)
-        return made, turned, image, wide, made.detach(), made.argmax(1), self.weight.t()
+def forward(self, x):
+    made = x @ self.weight.t()
+    turned = made.t()
+    image = x.reshape(2, 1, 2, 2).contiguous(memory_format=torch.channels_last) * self.frozen[0]
+    wide = made[:, :1].expand(2, 5)
+    return made, turned, image, wide, made.detach(), made.argmax(1), self.weight.t()
 
 
 NAMES = ("matmul", "t_1", "mul", "expand", "detach", "argmax", "t")
 
 
 def values(*, training):
-    model = Model()
+    weight, frozen = (
+        nn.Parameter(torch.rand(3, 4)),
+        nn.Parameter(torch.rand(4), requires_grad=False),
+    )
+    model = module_with(forward, weight=weight, frozen=frozen)
     captured = capture(model, (torch.rand(2, 4),))
     names = [node.name for node in captured.graph.output_node().args[0]]
     passed = passed_values(captured, names, training=training)
@@ -37,9 +35,8 @@ def test_values_are_sent_contiguous_and_received_as_they_lay():
     passed, tensors = values(training=True)
     for value, tensor in zip(passed, tensors, strict=True):
         sent = value.packed(tensor)
-        assert sent.is_contiguous()
-        assert sent.shape == value.example().shape
-        assert sent.dtype == value.example().dtype
+        example = value.example()
+        assert sent.is_contiguous() and (sent.shape, sent.dtype) == (example.shape, example.dtype)
         received = value.unpacked(sent)
         assert torch.equal(received, tensor)
         if tensor.numel() == tensor.untyped_storage().nbytes() // tensor.itemsize:
@@ -50,16 +47,9 @@ def test_values_are_sent_contiguous_and_received_as_they_lay():
 
 def test_gradients_come_back_where_one_is_needed():
     passed, tensors = values(training=True)
-    assert [value.requires_grad for value in passed] == [t.requires_grad for t in tensors]
-    assert [value.requires_grad for value in passed] == [
-        True,
-        True,
-        False,
-        True,
-        False,
-        False,
-        True,
-    ]
+    needs = [value.requires_grad for value in passed]
+    assert needs == [tensor.requires_grad for tensor in tensors]
+    assert needs == [True, True, False, True, False, False, True]
     assert not any(value.requires_grad for value in values(training=False)[0])
 
 
@@ -87,10 +77,8 @@ def test_what_is_not_as_expected_is_refused():
 
 
 def test_sparse_values_do_not_travel():
-    def sparse(self, x):
-        return x.to_sparse().coalesce()
-
-    captured = capture(module_with(sparse), (torch.eye(3),))
+    model = module_with(lambda self, x: x.to_sparse().coalesce())
+    captured = capture(model, (torch.eye(3),))
     names = [node.name for node in captured.operators]
     with pytest.raises(PartitionError, match="is a sparse tensor, which does not travel"):
         passed_values(captured, names[-1:], training=False)

@@ -1,34 +1,30 @@
 import pytest
 import torch
-from torch import nn
 
 from fx_bridge.batch.microbatches import pipeline_specs
 from fx_bridge.capture.graph import capture
 from fx_bridge.pipeline.step_inputs import BatchSplitter
 from fx_bridge.split.guards import CapturedCalls
 from solver import PartitionError
+from tests.support.modules import module_with
 
 CPU = torch.device("cpu")
 
 
-class Model(nn.Module):
-    def forward(self, x, pair, *, table, rows, scale=2.0):
-        return x * pair["a"] + table * scale + rows.sum(1, keepdim=True) + pair["b"][0]
+def forward(self, x, pair, *, table, rows, scale=2.0):
+    return x * pair["a"] + table * scale + rows.sum(1, keepdim=True) + pair["b"][0]
 
 
 def inputs(count):
     pair = {"a": torch.randn(count, 3), "b": [torch.randn(count, 3), None]}
-    return (torch.randn(count, 3), pair), {
-        "table": torch.randn(3),
-        "rows": torch.randn(count, 2),
-        "scale": 0.5,
-    }
+    named = {"table": torch.randn(3), "rows": torch.randn(count, 2), "scale": 0.5}
+    return (torch.randn(count, 3), pair), named
 
 
 @pytest.fixture(scope="module")
 def captured():
     args, kwargs = inputs(2)
-    return capture(Model(), args, kwargs)
+    return capture(module_with(forward), args, kwargs)
 
 
 def splitter(captured, microbatches, names=None, training=True):
@@ -40,15 +36,13 @@ def splitter(captured, microbatches, names=None, training=True):
 def test_a_batch_is_split_where_each_input_holds_it(captured):
     args, kwargs = inputs(6)
     parts = splitter(captured, 3).inputs(args, kwargs)
+    whole = {"x": args[0], "pair_a": args[1]["a"], "pair_b_0": args[1]["b"][0]}
     for number, part in enumerate(parts):
         rows = slice(2 * number, 2 * number + 2)
-        assert torch.equal(part["x"], args[0][rows])
-        assert torch.equal(part["pair_a"], args[1]["a"][rows])
-        assert torch.equal(part["pair_b_0"], args[1]["b"][0][rows])
-        assert torch.equal(part["table"], kwargs["table"])
-        assert part["scale"] == 0.5
+        assert all(torch.equal(part[name], batch[rows]) for name, batch in whole.items())
+        assert torch.equal(part["table"], kwargs["table"]) and part["scale"] == 0.5
     found = [captured.module(*args_of(part)[0], **args_of(part)[1]) for part in parts]
-    assert torch.equal(torch.cat(found), Model()(*args, **kwargs))
+    assert torch.equal(torch.cat(found), forward(None, *args, **kwargs))
 
 
 def args_of(part):
@@ -92,13 +86,12 @@ def test_targets_are_structures_of_tensors(captured):
 
 
 def test_numbers_and_settings_that_forward_goes_by_are_those_of_the_capture():
-    class Asking(Model):
-        def forward(self, x, pair, *, table, rows, scale=2.0):
-            y = super().forward(x, pair, table=table, rows=rows, scale=scale)
-            return y if torch.is_grad_enabled() else y * 2
+    def asking(self, x, pair, *, table, rows, scale=2.0):
+        y = forward(self, x, pair, table=table, rows=rows, scale=scale)
+        return y if torch.is_grad_enabled() else y * 2
 
     args, kwargs = inputs(2)
-    captured = capture(model := Asking(), args, kwargs)
+    captured = capture(model := module_with(asking), args, kwargs)
     every = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     calls = CapturedCalls(captured)
     splitter = BatchSplitter(captured, every, None, CPU, training=True, calls=calls)

@@ -20,6 +20,7 @@ from fx_bridge.placement.transfers import call_with_weights, move, receive, send
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.reader import stage_graph
+from tests.support.modules import module_with
 from tests.support.placement_models import MODELS, Tied, build, split_at
 from tests.support.random_plans import random_plan
 
@@ -91,14 +92,9 @@ def test_a_value_travels_once_to_each_device_that_reads_it(name, seed):
     assert {node.args[0] for node in received} == set(calls(placed, send_to_host))
 
 
-class TwoBranches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem, self.on_host, self.beside = (nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x):
-        stem = self.stem(x)
-        return self.on_host(stem) + self.beside(stem)
+def two_branches(self, x):
+    stem = self.stem(x)
+    return self.on_host(stem) + self.beside(stem)
 
 
 def issued(placed):
@@ -106,8 +102,9 @@ def issued(placed):
 
 
 def test_accelerators_get_their_work_before_the_host_starts_on_its_own():
-    args = (torch.randn(2, 4),)
-    split = split_at(TwoBranches(), args, {}, "linear_1", "linear_2", "add")
+    layers = {name: nn.Linear(4, 4) for name in ("stem", "on_host", "beside")}
+    model, args = module_with(two_branches, **layers), (torch.randn(2, 4),)
+    split = split_at(model, args, {}, "linear_1", "linear_2", "add")
     with fake_devices:
         ahead = place(split, {"d0": "cuda:0", "d1": "cpu", "d2": "cuda:1", "d3": "cuda:0"})
         alone = place(split, dict.fromkeys(["d0", "d1", "d2", "d3"], "cpu"))
@@ -150,21 +147,16 @@ def test_a_tied_weight_travels_once_to_each_device():
     assert len({id(weight) for weight in call.args[1].values()}) == 1
 
 
-class Lengths(nn.Module):
-    def __init__(self, device):
-        super().__init__()
-        self.first, self.second = (nn.Parameter(torch.empty(4, 4, device=device)) for _ in range(2))
-
+def test_what_the_model_has_on_the_host_stays_there():
     def forward(self, x, lengths):
         longest = lengths + 1
         hidden = torch.mm(x, self.first)
         return torch.mm(hidden, self.second), longest * 2
 
-
-def test_what_the_model_has_on_the_host_stays_there():
     with fake_devices, torch.no_grad():
         args = torch.empty(2, 4, device="cuda:0"), torch.ones(2, dtype=torch.long)
-        traced = fx.symbolic_trace(Lengths("cuda:0"))
+        first, second = (nn.Parameter(torch.empty(4, 4, device="cuda:0")) for _ in range(2))
+        traced = fx.symbolic_trace(module_with(forward, first=first, second=second))
         FakeTensorProp(traced, fake_devices).propagate_dont_convert_inputs(*args)
         split = split_at(traced, (), {}, "mm_1")
         placed = place(split, {"d0": "cuda:1", "d1": "cuda:2"})

@@ -61,8 +61,8 @@ def test_stages_name_their_own_device():
         named = devices_named(stage)
         if not named:
             continue
-        assert set(devices_named(copy_of(stage, torch.device("cuda:1")))) <= {"cuda:1", "cuda"}
-        assert len(devices_named(copy_of(stage, torch.device("cuda:1")))) == len(named)
+        elsewhere = devices_named(copy_of(stage, torch.device("cuda:1")))
+        assert set(elsewhere) <= {"cuda:1", "cuda"} and len(elsewhere) == len(named)
         # Places in host memory are one device to whoever asks.
         assert devices_named(copy_of(stage, torch.device("cpu:1"))) == named
     assert devices_named(split) == before
@@ -79,9 +79,8 @@ def regions(self, x):
 
 
 def test_bodies_of_regions_are_copied_with_all_that_they_hold():
-    model = module_with(
-        regions, submod_1=nn.Linear(4, 4), scale=nn.Buffer(torch.full((4,), 2.0), persistent=False)
-    )
+    scale = nn.Buffer(torch.full((4,), 2.0), persistent=False)
+    model = module_with(regions, submod_1=nn.Linear(4, 4), scale=scale)
     args = (torch.randn(2, 4),)
     split = split_at(model, args, {})
     (stage,) = split.children()

@@ -24,6 +24,7 @@ from tests.support.modules import module_with
 from tests.support.paths import ROOT
 from tests.support.placement_models import build, captured_and_split, split_at
 from tests.support.random_modules import random_program
+from tests.support.refusals import refused
 from tests.support.tensor_wrappers import Int8
 
 STAGES = tuple(f"submod_{index}" for index in range(5))
@@ -58,12 +59,8 @@ class Five(nn.Module):
 
 def five():
     torch.manual_seed(0)
-    model = Five().requires_grad_(False)
-    return (
-        model,
-        torch.randint(1, 17, (3, 4)),
-        split_at(model, (torch.ones(3, 4).long(),), {}, *CUTS),
-    )
+    model, tokens = Five().requires_grad_(False), torch.randint(1, 17, (3, 4))
+    return model, tokens, split_at(model, (tokens,), {}, *CUTS)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +90,6 @@ def fresh(model, placed):
             if name.endswith("total"):
                 buffer.zero_()
     return model
-
-
-# -- values and bytes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
@@ -224,9 +218,6 @@ def test_inference_mode_and_autocast(made, context):
     assert same(outputs(before, tokens), outputs(fresh(model, before), tokens))
 
 
-# -- loads ---------------------------------------------------------------------------------
-
-
 def slow_copy(copies):
     """Leave garbage in a slot for long, so that reading early shows."""
     for destination, _ in copies:
@@ -241,8 +232,7 @@ def test_a_slow_copy_changes_no_value(made, slots, monkeypatch):
     model, tokens, split = made
     monkeypatch.setattr(links, "_copy", slow_copy)
     placed = place(split, IN_TURN, copy=True, streamed=set(STAGES), slots=slots)
-    expected = fresh(model, placed)
-    assert same(outputs(placed, tokens, 4), outputs(expected, tokens, 4))
+    assert same(outputs(placed, tokens, 4), outputs(fresh(model, placed), tokens, 4))
 
 
 def test_while_a_stage_runs_the_next_ones_load(made, monkeypatch):
@@ -286,13 +276,7 @@ def test_splits_share_slots_and_what_one_keeps_the_other_does_not_load(made):
     other = split_at(model, (tokens,), {}, "linear_1", "linear_3")
     streamed = {"submod_1", "submod_2", "submod_3", "submod_4"}
     for slots in (1, 2):
-        one, two = place_all(
-            (split, other),
-            "cpu:0",
-            copy=True,
-            streamed=streamed,
-            slots=slots,
-        )
+        one, two = place_all((split, other), "cpu:0", copy=True, streamed=streamed, slots=slots)
         # The first stage of the other split has the embedding and the first layer.
         assert "streamed" not in one.submod_1.meta
         assert one.submod_3.meta["streamed"].stream is two.submod_1.meta["streamed"].stream
@@ -305,11 +289,9 @@ def test_threads_end_with_the_model(made):
     _, tokens, split = made
     placed = place(split, IN_TURN, streamed=set(STAGES))
     placed(tokens)
-    (one, other) = (stream._link._thread._threads for stream in streams_of(placed))
-    (thread,), (second,) = one, other
-    assert thread.is_alive()
-    assert second.is_alive()
-    del placed, one, other
+    ((thread,), (second,)) = (stream._link._thread._threads for stream in streams_of(placed))
+    assert thread.is_alive() and second.is_alive()
+    del placed
     gc.collect()
     for ended in (thread, second):
         ended.join(10)
@@ -383,12 +365,8 @@ def test_streams_and_events_order_loads_and_readers(made, slots, monkeypatch):
     own = {id(p) for p in placed.parameters()}
     for name in STAGES:
         getattr(placed, name).register_forward_pre_hook(reads)
-    expected = fresh(model, placed)
-    assert same(outputs(placed, tokens), outputs(expected, tokens))
+    assert same(outputs(placed, tokens), outputs(fresh(model, placed), tokens))
     assert next(numbers) == 2 * 5 * 3 + slots
-
-
-# -- states --------------------------------------------------------------------------------
 
 
 def test_states_are_written_at_the_host_and_loaded_anew(made):
@@ -409,21 +387,17 @@ def test_states_are_written_at_the_host_and_loaded_anew(made):
 
 
 def test_stage_files_are_read_into_host_memory(tmp_path):
-    torch.manual_seed(0)
-    model, tokens = Five().requires_grad_(False), torch.randint(1, 17, (3, 4))
+    model, tokens, _ = five()
     captured, split = captured_and_split(model, (tokens,), {}, *CUTS)
     save_stages(split, captured, tmp_path)
     with torch.device("meta"):
         empty = Five().requires_grad_(False)
     empty = split_at(empty, (tokens,), {}, *CUTS)
-    for mapping in (ALONE, IN_TURN):
-        for streamed in ((), STAGES[1:3], STAGES):
-            placed = place(empty, mapping, weights=tmp_path, tied_weights="copy", streamed=streamed)
-            assert same(outputs(placed, tokens), outputs(fresh(model, placed), tokens))
-            if len(streamed) != 5:
-                continue
-            expected = expected_bytes(model, mapping, streamed, 2)
-            assert bytes_on_devices(placed) == expected
+    for mapping, streamed in itertools.product((ALONE, IN_TURN), ((), STAGES[1:3], STAGES)):
+        placed = place(empty, mapping, weights=tmp_path, tied_weights="copy", streamed=streamed)
+        assert same(outputs(placed, tokens), outputs(fresh(model, placed), tokens))
+        if streamed == STAGES:
+            assert bytes_on_devices(placed) == expected_bytes(model, mapping, streamed, 2)
 
 
 def test_wrappers_are_loaded_by_their_parts():
@@ -440,14 +414,14 @@ def test_wrappers_are_loaded_by_their_parts():
     assert [memory.numel() for memory in stream.slots.memory] == [3 * 256]
 
 
-# -- refusals ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"streamed": {"submod_9"}}, "streamed names 'submod_9', but the stages are 'submod_0', "),
-        ({"streamed": "submod_1"}, r"streamed is 'submod_1'; write a set .* \{'submod_0'\}"),
+        (
+            {"streamed": "submod_1"},
+            "streamed is 'submod_1'; write a set of names of stages, such as {'submod_0'}",
+        ),
         ({"streamed": {"submod_1"}, "slots": 0}, "slots is 0; write at least 1"),
         ({"streamed": {"submod_1"}, "slots": 1.5}, "slots is 1.5"),
         ({"streamed": {"submod_1"}, "devices": "meta"}, "'submod_1' is to be streamed to 'meta',"),
@@ -455,9 +429,8 @@ def test_wrappers_are_loaded_by_their_parts():
 )
 def test_what_cannot_be_streamed_is_refused(made, options, message):
     _, _, split = made
-    with pytest.raises(PartitionError, match=message) as caught:
+    with refused(message):
         place(split, **{"devices": "cpu:0", **options})
-    assert "\n" not in str(caught.value)
 
 
 def test_training_conversions_copies_and_other_weights_are_refused():
@@ -479,19 +452,6 @@ def test_training_conversions_copies_and_other_weights_are_refused():
         placed(*args)
 
 
-def test_weights_without_plain_memory_are_refused():
-    class Sparse(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("matrix", torch.eye(4).to_sparse())
-
-        def forward(self, x):
-            return torch.sparse.mm(self.matrix, torch.relu(x))
-
-    with pytest.raises(PartitionError, match="SparseTensorImpl"):
-        split_at(Sparse(), (torch.ones(4, 4),), {}, 0.5)
-
-
 def test_recurrent_modules_are_refused():
     def forward(self, x):
         return self.cells(self.layer(x))[0]
@@ -503,9 +463,6 @@ def test_recurrent_modules_are_refused():
     placed = place(split, "cpu:0", streamed={"submod_0"})
     with torch.no_grad():
         assert torch.equal(placed(torch.ones(2, 3, 4)), traced(torch.ones(2, 3, 4)))
-
-
-# -- accelerators --------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

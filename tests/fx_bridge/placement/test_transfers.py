@@ -6,15 +6,10 @@ from torch import nn
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.placement.model import place
-from fx_bridge.placement.transfers import (
-    Sent,
-    receive,
-    send_to_host,
-)
-from fx_bridge.split.by_plan import split_by_plan
-from solver import PartitionPlan
+from fx_bridge.placement.transfers import Sent, receive, send_to_host
 from tests.support.modules import module_with
 from tests.support.refusals import refused
+from tests.support.split_checks import in_one
 
 HOST = torch.device("cpu")
 
@@ -46,17 +41,13 @@ def test_cuda_sends_without_waiting():
     assert torch.equal(receive(sent)[0], tensor.cpu())
 
 
-def writes_one(self, x, y):
-    x.add_(1)
-    return self.linear(y)
-
-
 def test_inputs_that_share_memory_with_a_written_one_are_refused():
-    model = module_with(writes_one, linear=nn.Linear(4, 4))
-    rows = torch.zeros(6, 4)
-    captured = capture(model, (rows[:3].clone(), rows[3:].clone()))
-    plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
-    split = split_by_plan(captured, plan)
+    def writes_one(self, x, y):
+        x.add_(1)
+        return self.linear(y)
+
+    model, rows = module_with(writes_one, linear=nn.Linear(4, 4)), torch.zeros(6, 4)
+    split = in_one(capture(model, (rows[:3].clone(), rows[3:].clone())), "a")
     placed = place(split, {"a": "cpu:0"})
     for x, y in ((rows[:3], rows[1:4]), (rows[:3], rows[:3]), (rows[:3],) * 2):
         with refused("two inputs share memory"):

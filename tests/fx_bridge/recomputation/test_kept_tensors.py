@@ -20,16 +20,15 @@ from tests.support.recomputed_stages import (
 REFUSED = "modified by an inplace operation"
 
 
-class Layer(nn.Module):
+def layer():
     """Every kind of tensor is read by what runs again, and saved by autograd."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
-        self.register_buffer("scale", torch.ones(6))
-
-    def forward(self, x):
-        return (self.norm(self.linear(x.sin() * self.scale)).tanh() * self.scale).exp()
+    torch.manual_seed(0)
+    return module_with(
+        lambda self, x: (self.norm(self.linear(x.sin() * self.scale)).tanh() * self.scale).exp(),
+        linear=nn.Linear(6, 6),
+        norm=nn.BatchNorm1d(6),
+        scale=nn.Buffer(torch.ones(6)),
+    )
 
 
 def averaged(self, x):
@@ -40,14 +39,12 @@ def averaged(self, x):
     return h / self.mean
 
 
-class Overwritten(nn.Module):
+def overwritten(self, x):
     """Writes into what the sine saved, so that no backward pass is possible."""
-
-    def forward(self, x):
-        h = x.tanh()
-        y = h.sin()
-        h.mul_(2)
-        return y + h
+    h = x.tanh()
+    y = h.sin()
+    h.mul_(2)
+    return y + h
 
 
 def stages(model, *args):
@@ -93,8 +90,7 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_what_is_written_before_the_backward_pass_is_refused_as_by_autograd(write):
-    torch.manual_seed(0)
-    model = Layer()
+    model = layer()
     for module in (model, *stages(model, inputs())):
         module, x = copy.deepcopy(module), inputs()
         y = module(x)
@@ -106,13 +102,9 @@ def test_what_is_written_before_the_backward_pass_is_refused_as_by_autograd(writ
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_what_is_written_after_the_backward_pass_is_of_no_concern(write):
-    torch.manual_seed(0)
-    model = Layer()
-    again, plain = stages(model, inputs())
     found = []
-    for module in (again, plain):
-        x = inputs()
-        module = copy.deepcopy(module)
+    for module in stages(layer(), inputs()):
+        module, x = copy.deepcopy(module), inputs()
         y = module(x)
         loss_of(y).backward()
         write(module, x, y)
@@ -132,7 +124,8 @@ def test_a_buffer_that_another_microbatch_writes_is_refused_as_by_autograd():
 
 
 def test_a_value_that_its_own_stage_writes_is_refused_as_by_autograd():
-    for module in (Overwritten(), *stages(Overwritten(), inputs())):
+    model = module_with(overwritten)
+    for module in (model, *stages(model, inputs())):
         with pytest.raises(RuntimeError, match=REFUSED):
             loss_of(module(inputs())).backward()
 

@@ -16,6 +16,7 @@ from fx_bridge.recomputation.stage import RecomputingStage
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 from tests.support import memory_models
+from tests.support.modules import module_with
 from tests.support.recomputed_stages import (
     check_stages,
     counted_again,
@@ -212,18 +213,12 @@ def test_stages_compute_and_hold_what_is_planned_at_random(name, stages):
         check_stages(captured, problem, plan, args)
 
 
-@pytest.fixture
-def _deterministic():
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.usefixtures("_deterministic")
 @pytest.mark.parametrize("name", MODELS)
-def test_stages_compute_and_hold_what_is_planned_on_cuda(name):
+def test_stages_compute_and_hold_what_is_planned_on_cuda(name, request):
+    torch.use_deterministic_algorithms(True)
+    request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
     captured, args = captured_model(name, "cuda")
     for stages, seed in ((1, 0), (1, 1), (2, 2)):
         problem, plan = decided(captured, stages, seed, share=(3 + 3 * seed) / 10)
@@ -237,19 +232,14 @@ def test_autocast_of_the_forward_pass_is_entered_again():
         captured = capture(model, args)
     problem, plan = decided(captured, share=1.0)
     results = []
-    for split in (
-        split_by_plan(captured, plan, problem=problem),
-        split_by_plan(captured, replace(plan, recomputed=())),
-    ):
+    for each in (plan, replace(plan, recomputed=())):
+        split = split_by_plan(captured, each, problem=problem)
         torch.manual_seed(1)
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(split(*args))
         gradients = torch.autograd.grad(loss, list(split.parameters()))
         results.append([loss, *gradients])
     assert all(map(torch.equal, *results))
-
-
-# -- where stages are called, copied and written ---------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -328,23 +318,17 @@ class _WithModules(fx.Tracer):
         return not isinstance(module, nn.Sequential)
 
 
-def test_a_stage_is_exported_as_its_graph_is(mixed):
+def test_a_stage_is_exported_as_its_graph_is_and_not_pickled(mixed):
     _, args, _, _, split = mixed
+    with pytest.raises(PartitionError, match="cannot be pickled"):
+        pickle.dumps(split)
     stage = split.submod_0
     graphs = stage.graph, torch.export.export(stage, args).graph
     targets = [[n.target for n in graph.nodes if n.op == "call_function"] for graph in graphs]
     assert targets[0] == targets[1]
 
 
-def test_a_pickle_is_refused(mixed):
-    with pytest.raises(PartitionError, match="cannot be pickled"):
-        pickle.dumps(mixed[-1])
-
-
-# -- what is refused -------------------------------------------------------------------------
-
-
-def test_a_plan_without_its_problem_is_refused(mixed):
+def test_a_plan_without_its_problem_or_with_what_cannot_run_again_is_refused(mixed):
     captured, _, problem, plan, _ = mixed
     with pytest.raises(PartitionError, match="has what that pass saves; give problem="):
         split_by_plan(captured, plan)
@@ -353,28 +337,18 @@ def test_a_plan_without_its_problem_is_refused(mixed):
     )
     with pytest.raises(PartitionError, match="other operators than the graph"):
         split_by_plan(captured, plan, problem=other)
-
-
-def test_what_cannot_run_again_is_refused(mixed):
-    captured, _, problem, plan, _ = mixed
     last = problem.operators[-1].name
     with pytest.raises(PartitionError, match=r"cannot run again: .*; leave it out of recomputed"):
         split_by_plan(captured, replace(plan, recomputed={last}), problem=problem)
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("calls", torch.ones(4))
-
-    def forward(self, x):
+def test_what_reads_a_buffer_that_changes_is_refused():
+    def counting(self, x):
         self.calls.add_(1)
         return (self.linear(x) * self.calls).sin()
 
-
-def test_what_reads_a_buffer_that_changes_is_refused():
-    captured = capture(Counting(), (torch.ones(2, 4),))
+    model = module_with(counting, linear=nn.Linear(4, 4), calls=nn.Buffer(torch.ones(4)))
+    captured = capture(model, (torch.ones(2, 4),))
     problem, plan = plan_of(captured, 1)
     plan = replace(plan, recomputed={"mul"})
     with pytest.raises(PartitionError, match="'mul' cannot run again: it is not recomputable"):

@@ -11,6 +11,7 @@ from torch import nn
 from fx_bridge.capture.graph import capture
 from fx_bridge.recomputation.region_run import RegionRun
 from fx_bridge.split.by_plan import split_by_plan
+from tests.support.modules import module_with
 from tests.support.recomputed_stages import (
     counted_again,
     held_bytes,
@@ -57,15 +58,11 @@ def test_results_that_save_themselves_leak_nothing():
     assert held_bytes(split.submod_0, inputs, problem, plan, names_saved(captured)) == (24, 0)
 
 
-class Summed(nn.Module):
-    def forward(self, x):
-        return torch.zeros_like(x).add_(x.sin() * 2) + x.tanh()
-
-
 def test_what_no_backward_pass_asks_for_is_not_kept():
     """Autograd holds the hook that packed the result of tanh, which is no way to the region."""
     x = torch.ones(3, requires_grad=True)
-    captured = capture(Summed(), (x,))
+    model = module_with(lambda self, x: torch.zeros_like(x).add_(x.sin() * 2) + x.tanh())
+    captured = capture(model, (x,))
     problem = training_problem(captured, "a")
     plan = replace(plan_between(problem, []), recomputed={"zeros_like"})
     split = split_by_plan(captured, plan, problem=problem)
@@ -74,7 +71,7 @@ def test_what_no_backward_pass_asks_for_is_not_kept():
         assert [run() for run in runs] == [None]
     with counted_again() as names:
         outputs.sum().backward()
-    (expected,) = torch.autograd.grad(Summed()(x).sum(), x)
+    (expected,) = torch.autograd.grad(model(x).sum(), x)
     assert torch.equal(x.grad, expected) and not names
 
 
