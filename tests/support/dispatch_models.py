@@ -1,5 +1,7 @@
 """A small model with residual sums, and a record of the devices that its functions run on."""
 
+from collections import Counter
+
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -69,3 +71,22 @@ class Record(TorchFunctionMode):
 
 def kind_of(node):
     return str(node.target).split(".")[1] if "." in str(node.target) else node.name
+
+
+def stages_of_torch(pipe):
+    """The operators of the stages of a pipeline of torch."""
+    stages = []
+    for stage in pipe.split_gm.children():
+        graphs = [part.graph for part in stage.modules() if hasattr(part, "graph")]
+        nodes = (n for graph in graphs for n in graph.nodes if n.op == "call_function")
+        # It takes tuples of values apart with getitem between its own submodules.
+        stages.append(Counter(str(n.target) for n in nodes if "getitem" not in str(n.target)))
+    return stages
+
+
+def stages_of_plan(captured, plan):
+    stages = [Counter() for _ in plan.stages]
+    for node in captured.operators:
+        if "getitem" not in str(node.target):
+            stages[plan.stage_index[node.name]][str(node.target)] += 1
+    return stages

@@ -2,6 +2,9 @@
 
 import torch
 
+from solver import PCIE, Interconnect, Link
+from solver.model.devices import STAGING_HOST
+
 BATCH, CONTEXT, PROMPT, CHUNKS, WORDS = 3, 40, 9, (5, 4), 97
 _SIZES = {
     "vocab_size": WORDS,
@@ -144,3 +147,10 @@ def with_step(step, tokens, count, chunks=CHUNKS):
         last = step(found[-1], torch.tensor(start))
         start += 1
     return torch.cat(found, 1), torch.cat(logits, 1)
+
+
+def slow_to_host(devices):
+    """Return links to and from the host that are slower than those between devices."""
+    ends = [(STAGING_HOST, device.name) for device in devices]
+    pairs = [pair for end in ends for pair in (end, end[::-1])]
+    return Interconnect(PCIE.default, dict.fromkeys(pairs, Link(10**9, 100)))

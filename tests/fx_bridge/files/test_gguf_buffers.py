@@ -91,12 +91,10 @@ def test_buffers_are_never_below_those_of_the_program_and_seldom_far_above(model
 
 
 def test_fewer_layers_need_no_larger_buffer(model_of):
+    size = {"context": 8192, "ubatch": 512, "flash": True, "has_output": False}
     for case in CASES[:9]:
         model = model_of(case)
-        size = {"context": 8192, "ubatch": 512, "flash": True, "has_output": False}
         whole = compute_buffer_bytes(model, **size)
-        parts = [
-            compute_buffer_bytes(model, **size, layers=[at]) for at in range(len(model.layers))
-        ]
-        assert max(parts) <= whole
+        for at in range(len(model.layers)):
+            assert compute_buffer_bytes(model, **size, layers=[at]) <= whole
         assert compute_buffer_bytes(model, **size, pipelined=False) < whole

@@ -14,6 +14,7 @@ from fx_bridge.files.mapped import StoredTensor
 from fx_bridge.files.stored_types import GGML_NUMBERS
 from solver import PartitionError
 from tests.support.gguf_files import TYPES, text, value, write_gguf
+from tests.support.refusals import refused
 
 METADATA = {
     "general.architecture": "llama",
@@ -54,9 +55,8 @@ def test_torch_is_not_imported(tmp_path):
 
 
 def test_types_of_the_test_files_are_those_of_ggml():
-    assert {
-        name: (number, *sizes) for number, (name, *sizes) in GGML_NUMBERS.items() if name in TYPES
-    } == TYPES
+    numbers = {name: (number, *sizes) for number, (name, *sizes) in GGML_NUMBERS.items()}
+    assert TYPES.items() <= numbers.items()
 
 
 def test_parts_with_names_of_others_are_refused(tmp_path):
@@ -121,13 +121,12 @@ def tensor(name="t", shape=(32,), kind=8, dimensions=None):
         (head(1) + tensor(shape=(32, 0)) + bytes(99), "has shape 32x0"),
         (head(1) + tensor(shape=(2**40, 2**40)) + bytes(99), "it is cut off"),
         (head(2) + 2 * tensor() + bytes(99), "two tensors are called 't'"),
-        (head(1) + tensor("\x1b[31m\n") + bytes(9), r"tensor '\\x1b\[31m\\n' ends at byte"),
+        (head(1) + tensor("\x1b[31m\n") + bytes(9), r"tensor '\x1b[31m\n' ends at byte"),
     ],
 )  # fmt: skip
 def test_damaged_files_are_refused_in_one_line(tmp_path, data, says):
-    with pytest.raises(PartitionError, match=says) as caught:
+    with refused(says):
         read_gguf(raw(tmp_path, data))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_and_a_missing_file_are_refused(tmp_path):

@@ -7,6 +7,7 @@ from fx_bridge.files.gguf_layers import gguf_model
 from solver import PartitionError
 from tests.support.gguf_files import write_gguf
 from tests.support.llama_cpp_models import MODELS, llama, write_model
+from tests.support.refusals import refused
 
 
 def test_tensors_with_a_row_for_each_token_are_with_the_embedding(tmp_path):
@@ -72,8 +73,8 @@ def test_layers_with_a_window_may_have_other_lengths(tmp_path):
 
 def test_more_layers_than_tensors_are_refused_before_they_take_memory(tmp_path):
     model = llama("Q8_0", layers=2, width=512, feed=512, count=4, kv=4, vocabulary=64)
-    path = write_gguf(tmp_path / "m.gguf", model.metadata | {"llama.block_count": 2**31},
-                      model.tensors)  # fmt: skip
+    metadata = model.metadata | {"llama.block_count": 2**31}
+    path = write_gguf(tmp_path / "m.gguf", metadata, model.tensors)
     with pytest.raises(PartitionError, match="block_count is 2147483648 and it has 21 tensors"):
         gguf_model(read_gguf(path))
 
@@ -114,9 +115,8 @@ def test_states_of_layers_that_have_attention_too_and_of_those_without(tmp_path)
     ],
 )
 def test_metadata_of_no_language_model_are_refused(tmp_path, key, given, says):
-    with pytest.raises(PartitionError, match=says) as caught:
+    with refused(says):
         layers_with(tmp_path, "llama", ["ffn_up_exps"], **{"expert_count": 8, key: given})
-    assert "\n" not in str(caught.value)
 
 
 def test_lengths_of_heads_that_are_no_numbers_are_those_of_the_width(tmp_path):

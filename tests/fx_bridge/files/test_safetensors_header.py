@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from fx_bridge.files.pretrained import read_config, read_tensors
 from fx_bridge.files.safetensors_header import read_safetensors
 from solver import PartitionError
+from tests.support.refusals import refused
 from tests.support.safetensors_files import write_safetensors
 
 TENSORS = {"a.weight": ("BF16", (4, 6)), "b": ("U8", ()), "c": ("F32", (0, 3)), "d": ("I32", (5,))}
@@ -32,9 +33,8 @@ def written(path, header, data=4, length=None):
 
 
 def told(call):
-    with pytest.raises(PartitionError) as error:
+    with refused() as error:
         call()
-    assert "\n" not in str(error.value) and str(error.value).isprintable()
     assert len(str(error.value)) < 400
     return str(error.value)
 
@@ -51,13 +51,9 @@ def test_a_header_has_what_the_library_wrote(tmp_path):
     save_file(tensors, path, metadata={"format": "pt", "config": '{"a": {"b": "}"}}'})
     found = {tensor.name: tensor for tensor in read_safetensors(path)}
     assert found.keys() == tensors.keys()
-    assert all(found[name].shape == tuple(t.shape) for name, t in tensors.items())
-    assert {name: t.nbytes for name, t in tensors.items()} == {
-        name: t.size_bytes for name, t in found.items()
-    }
-    assert {found["x"].type, found["eight"].type, found["flag"].type} == {
-        *("BF16", "F8_E4M3", "BOOL")
-    }
+    for name, tensor in tensors.items():
+        assert (found[name].shape, found[name].size_bytes) == (tuple(tensor.shape), tensor.nbytes)
+    assert [found[name].type for name in ("x", "eight", "flag")] == ["BF16", "F8_E4M3", "BOOL"]
     save_file({"x": torch.ones(1)}, path, metadata={"long": "x" * 10_000})
     assert len(read_safetensors(path)) == 1
     save_file({}, path)
@@ -114,9 +110,8 @@ def test_lengths_that_no_file_has(tmp_path):
     with path.open("wb") as file:
         file.write(struct.pack("<Q", 10**9) + b"{")
         file.truncate(2 * 10**9)
-    assert "a header of 1000000000 bytes is in a file of 2000000000" in told(
-        lambda: read_safetensors(path)
-    )
+    said = told(lambda: read_safetensors(path))
+    assert "a header of 1000000000 bytes is in a file of 2000000000" in said
 
 
 def test_any_change_of_a_byte_is_read_or_refused_in_one_line(tmp_path):
@@ -221,10 +216,8 @@ def test_damaged_files_take_no_memory(tmp_path):
         "status = Path('/proc/self/status').read_text()\n"
         "print('torch' in sys.modules, status.split('VmHWM:')[1].split()[0])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *paths], capture_output=True, text=True, check=True
-    )
-    *lines, last = done.stdout.splitlines()
+    command = [sys.executable, "-c", script, *paths]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    *lines, has_torch, peak_kb = said.split()
     assert lines == ["True"] * 4
-    has_torch, peak_kb = last.split()
     assert has_torch == "False" and int(peak_kb) < 60_000

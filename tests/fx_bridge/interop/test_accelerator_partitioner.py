@@ -68,9 +68,8 @@ def frozen(self, x):
 
 
 def test_names_of_the_model_are_not_taken_for_partitions():
-    captured = capture(
-        module_with(frozen, first=nn.Linear(16, 16), last=nn.Linear(16, 16)), (torch.ones(1, 16),)
-    )
+    model = module_with(frozen, first=nn.Linear(16, 16), last=nn.Linear(16, 16))
+    captured = capture(model, (torch.ones(1, 16),))
     assert any(node.name.startswith("submod_") for node in captured.graph.nodes)
     found = torch_partition(captured, [1500, 1500, 1500])
     assert dict(found.devices_of) == {0: (0,), 1: (1,)}

@@ -6,8 +6,9 @@ import shlex
 from fx_bridge.interop.engines import ENGINES, engine_words
 from fx_bridge.interop.hand_overs import hand_overs
 from fx_bridge.interop.write_plans import device_map
-from solver import Device, Operator, PartitionPlan, PartitionProblem
+from solver import Device, Operator, PartitionProblem
 from tests.support.decoders import captured_decoder, plan_of_layers
+from tests.support.split_checks import in_halves
 
 
 def words_of(captured, plan):
@@ -30,11 +31,8 @@ def test_every_program_has_words_or_a_reason():
 
 def test_a_plan_that_divides_a_layer_has_words_of_none():
     _, captured, _ = captured_decoder(4)
-    names = [node.name for node in captured.operators]
-    half = len(names) // 2 + 2
-    plan = PartitionPlan(
-        {name: f"cuda:{int(i >= half)}" for i, name in enumerate(names)}, ("cuda:0", "cuda:1")
-    )
+    half = len(captured.operators) // 2 + 2
+    plan = in_halves(captured, half, ("cuda:0", "cuda:1")).meta["plan"]
     said = words_of(captured, plan)
     assert not any(said[name].fits for name in ENGINES)
     assert all("\n" not in entry.text for entry in said.values())

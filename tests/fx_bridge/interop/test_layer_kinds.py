@@ -20,10 +20,9 @@ def refusal(kinds, counts):
     names = LayerNames(tuple(f"layers.{at}" for at in range(len(kinds))))
     stages = [StageLayers(f"cuda:{at}", count) for at, count in enumerate(counts)]
     try:
-        check_attention("vLLM", kinds, names, stages)
+        return check_attention("vLLM", kinds, names, stages)
     except PartitionError as error:
         return str(error)
-    return None
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ import pytest
 
 from fx_bridge.interop.llama_cpp_experts import read_experts, write_experts
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
-from solver import PartitionError
 from tests.support.problem_counts import counts
+from tests.support.refusals import refused
 
 HOST = "cpu:0"
-
 DEVICES = [*(f"cuda:{at}" for at in range(4)), HOST]
 
 
@@ -154,30 +153,16 @@ def test_words_of_people(words, on_host):
         ("-ot exps=CPU", "dense", "'exps', which is found in no weight of the model, such as blk."),
         ("-ot 'up_exps=CPU'", "experts", "divides a layer: blk.0.ffn_up_exps.weight on CPU, blk"),
         (r"-ot 'blk\.3\.=CPU'", "experts", "moves 'blk.3.attn_q.weight' away from cuda:0, where"),
-        (
-            "-ot exps=CUDA1",
-            "experts",
-            "'blk.0.ffn_up_exps.weight' on cuda:1, and the layer is on cu",
-        ),
-        (
-            "-ot shexp=CPU",
-            "experts",
-            "_shexp.weight' on CPU, and the layer is on cuda:0; write CPU",
-        ),
+        ("-ot exps=CUDA1", "experts", "'blk.0.ffn_up_exps.weight' on cuda:1, and the layer is on"),
+        ("-ot shexp=CPU", "experts", "shexp.weight' on CPU, and the layer is on cuda:0; write CPU"),
         ("-ot attn_kv_a_mqa=CPU", "experts", "moves 'blk.0.attn_kv_a_mqa.weight' away from cud"),
         ("-ot ffn_gate_inp=CUDA1", "experts", "'blk.0.ffn_gate_inp.weight' on cuda:1, and the"),
         ("-ot token_embd=CUDA0", "experts", "moves 'token_embd.weight' away from cpu:0, where pl"),
         (r"-ot '^output\.=CPU'", "experts", "moves 'output.weight' away from cuda:0, where plans"),
-        (
-            "-ot (([a-z0-9_.]+)+)+!=CPU",
-            "dense",
-            "'(([a-z0-9_.]+)+)+!', which can be found in too many ways",
-        ),
+        ("-ot ((x+)+)+!=CPU", "dense", "'((x+)+)+!', which can be found in too many ways"),
         ("--ngl 3", "experts", "words have '--ngl', which says nothing of layers; write only -dev"),
     ],
 )
 def test_words_that_are_no_plan_are_refused(words, feed, message):
-    with pytest.raises(PartitionError) as error:
+    with refused(message):
         read_experts(words, names_of(8), ["cuda:0", HOST], [feed] * 8)
-    assert message in str(error.value)
-    assert len(str(error.value).splitlines()) == 1

@@ -6,6 +6,7 @@ import pytest
 
 from fx_bridge.interop.weight_patterns import WeightPattern
 from solver import PartitionError
+from tests.support.refusals import refused
 
 WORDS = ["", "a", "ab", "1a", "bca", "aab1", "a_b", "cab.a", "b1"]
 LAYERS = [f"blk.{at}.ffn_{part}_exps.weight" for at in range(61) for part in ("up", "down", "gate")]
@@ -18,18 +19,8 @@ def found(text, names):
 @pytest.mark.parametrize(
     "text",
     [
-        "a",
-        "^a",
-        r"\bb1$",
-        "(?:ab)?c",
-        "a+b?1",
-        "a{2}",
-        "[^a]b",
-        "(a|ab|abc)b",
-        "^(?!a)",
-        r".*\d",
-        "(?=.*b)a",
-        "a.*b.*1",
+        *("a", "^a", r"\bb1$", "(?:ab)?c", "a+b?1", "a{2}", "[^a]b", "(a|ab|abc)b", "^(?!a)"),
+        *(r".*\d", "(?=.*b)a", "a.*b.*1"),
     ],
 )
 def test_expressions_are_found_where_re_finds_them(text):
@@ -80,7 +71,6 @@ def test_what_has_as_many_ways_as_may_be_ends(text):
     ],
 )
 def test_what_is_no_expression_is_refused(text, message):
-    with pytest.raises(PartitionError) as error:
+    with refused(message) as error:
         found(text, LAYERS)
-    assert message in str(error.value)
     assert len(str(error.value)) < 400

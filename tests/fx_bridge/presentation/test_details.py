@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fx_bridge.presentation.details import pipeline_details
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-    PartitionPlan,
-    Weight,
-    evaluate,
-)
+from solver import Device, Interconnect, Link, PartitionPlan, Weight, evaluate
 from tests.support import graphs
 from tests.support.random_problems import random_plan, random_problem
 
@@ -22,11 +15,8 @@ SEEDS = st.integers(0, 100_000)
 def chain(count=4, **settings):
     """Operators of 10 ns in a chain, values of 3 bytes that take 3 ns."""
     names = [f"op{i}" for i in range(count)]
-    fields = {
-        "weights": {"shared": Weight(7), **{name: Weight(i) for i, name in enumerate(names)}},
-        "devices": (Device("a", 1000), Device("b", 1000)),
-        **settings,
-    }
+    weights = {"shared": Weight(7), **{name: Weight(i) for i, name in enumerate(names)}}
+    fields = {"weights": weights, "devices": (Device("a", 1000), Device("b", 1000)), **settings}
     of = {name: {"weights": ("shared", name)} for name in names}
     return graphs.chain(count, latency_ns=10, value_bytes=3, of=of, **fields)
 
@@ -73,8 +63,7 @@ def test_stages_in_a_cycle_run_in_turn():
     plan = PartitionPlan.from_assignment(problem, {"op0": "a", "op1": "b", "op2": "a", "op3": "b"})
     assert "cycle" in evaluate(problem, plan).violations[0]
     pipeline = shown(problem, plan)
-    assert pipeline.sequential
-    assert pipeline.stage_of_position == (None,)
+    assert pipeline.sequential and pipeline.stage_of_position == (None,)
     assert {span.rank for span in pipeline.spans} == {0}
 
 
@@ -89,8 +78,7 @@ def test_details_are_what_the_evaluator_says(seed, draw_chunks, relayed):
     else:
         numbers = [number for number in pipeline.stage_of_position if number is not None]
         assert numbers == [*range(len(plan.stages))]
-        compute_ns = sum(
-            span.end_ns - span.start_ns for span in pipeline.spans if span.kind == "compute"
-        )
+        computed = [span for span in pipeline.spans if span.kind == "compute"]
+        compute_ns = sum(span.end_ns - span.start_ns for span in computed)
         total_ns = sum(stage.compute_ns for stage in evaluation.stages)
         assert compute_ns == total_ns * pipeline.shown_microbatches

@@ -58,11 +58,8 @@ class Page(HTMLParser):
             self.shown.append(data)
 
     def of(self, tag, **attributes):
-        return [
-            element
-            for element in self.elements
-            if element["tag"] == tag and attributes.items() <= element.items()
-        ]
+        wanted = {"tag": tag, **attributes}.items()
+        return [element for element in self.elements if wanted <= element.items()]
 
     @property
     def text(self):
@@ -93,9 +90,8 @@ def test_a_page_loads_nothing_and_names_every_operator_device_and_stage(name):
 
 def test_names_are_text_whatever_they_say():
     hostile = "<script>alert('x')</script>\n\u202e"
-    page, _ = page_of(
-        "nasty", title=hostile, command=hostile, hand_overs=[HandOver(hostile, hostile, True)]
-    )
+    overs = [HandOver(hostile, hostile, True)]
+    page, _ = page_of("nasty", title=hostile, command=hostile, hand_overs=overs)
     # No tag or attribute but the page's own: the parser checks that.
     assert page.of("h1")[0]["text"] == printable(hostile)
     assert page.text.count(printable(hostile)) == 5  # title, heading, command, program, words
@@ -109,22 +105,18 @@ def test_rows_of_modules_have_the_evaluators_numbers():
         if len(cells) == 6:
             rows[cells[0]] = cells[1:]
     usage = result.evaluation.usage
-    assert rows["the model"] == [
-        "",
-        format_bytes(sum(entry.weights_bytes for entry in usage)),
-        format_ns(sum(entry.compute_ns for entry in usage)),
-        format_bytes(result.evaluation.transfer_bytes),
-        "10",
-    ]
+    weights = format_bytes(sum(entry.weights_bytes for entry in usage))
+    time = format_ns(sum(entry.compute_ns for entry in usage))
+    sent = format_bytes(result.evaluation.transfer_bytes)
+    assert rows["the model"] == ["", weights, time, sent, "10"]
     assert rows["model.layers.1"] == ["cuda:0", "2 kB", "9 us", "", "2"]
     assert rows["model.layers.2"] == ["", "4 kB", "13 us", "500 B", "2"]
     modules = {operator.module for operator in result.evaluation.problem.operators}
     assert modules < rows.keys()
     # Closed but where a device's share begins or ends.
     opened = [e["text"] for e in page.of("summary") if "open" in e["within"][-1]]
-    assert [text.split("cuda")[0][:14] for text in opened if "model.layers." in text] == [
-        "model.layers.2"
-    ]
+    layers = [text.split("cuda")[0][:14] for text in opened if "model.layers." in text]
+    assert layers == ["model.layers.2"]
 
 
 def test_words_of_programs_and_the_command_are_there():

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fx_bridge.presentation.details import QuotientArc, stage_arcs
-from solver import (
-    Device,
-    GraphInput,
-    Operator,
-    PartitionPlan,
-    PartitionProblem,
-)
+from solver import Device, GraphInput, Operator, PartitionPlan, PartitionProblem
 from solver.model.training import Backward
 from tests.support.random_problems import random_plan, random_problem
 
@@ -36,12 +30,8 @@ def skipping(**settings):
 
 
 def plan(places, chunks=(0, 0, 0, 0)):
-    names = "abcd"
-    return PartitionPlan(
-        dict(zip(names, places, strict=True)),
-        tuple(dict.fromkeys(places)),
-        dict(zip(names, chunks, strict=True)),
-    )
+    assignment, chunk_of = (dict(zip("abcd", each, strict=True)) for each in (places, chunks))
+    return PartitionPlan(assignment, tuple(dict.fromkeys(places)), chunk_of)
 
 
 def test_a_value_counts_once_for_each_stage_that_reads_it():
@@ -52,9 +42,8 @@ def test_a_value_counts_once_for_each_stage_that_reads_it():
         QuotientArc(1, 2, 1, 10, 0),
         QuotientArc(2, 3, 1, 100, 0),
     )
-    assert stage_arcs(skipping(memory_model="training"), plan("ppqq")) == (
-        QuotientArc(0, 1, 2, 11, 4),
-    )
+    trained = skipping(memory_model="training")
+    assert stage_arcs(trained, plan("ppqq")) == (QuotientArc(0, 1, 2, 11, 4),)
     assert stage_arcs(skipping(), plan("pppp")) == ()
 
 
@@ -68,16 +57,11 @@ def test_arcs_are_what_operators_read_from_other_stages(seed, draw_chunks):
             source, target = drawn.stage_index[read], drawn.stage_index[op.name]
             if source != target:
                 crossing[source, target].add(read)
-    assert stage_arcs(problem, drawn) == tuple(
-        QuotientArc(
-            *arc,
-            len(names),
-            sum(op.value_bytes for op in problem.operators if op.name in names),
-            sum(
-                op.backward.gradient_bytes
-                for op in problem.operators
-                if op.name in names and problem.is_training
-            ),
+    expected = []
+    for arc, names in sorted(crossing.items()):
+        sent = [op for op in problem.operators if op.name in names]
+        back_bytes = sum(op.backward.gradient_bytes for op in sent if problem.is_training)
+        expected.append(
+            QuotientArc(*arc, len(sent), sum(op.value_bytes for op in sent), back_bytes)
         )
-        for arc, names in sorted(crossing.items())
-    )
+    assert stage_arcs(problem, drawn) == (*expected,)

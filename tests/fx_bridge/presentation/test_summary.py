@@ -61,7 +61,6 @@ def test_without_a_plan_the_reason_stands_there():
 
 
 def test_names_cannot_steer_the_terminal():
-    """Tests that escape sequences, line breaks and what is no text are shown, not obeyed."""
     device = Device("\x1b[31mred\n\u202eback\udcff")
     problem = chain_of_two(None).replace(devices=(device,))
     text = summary(answers(problem, "greedy"))

@@ -14,17 +14,17 @@ SIZES = {"prompt": 9, "generate": 3, "batch": 2}
 def weights_of(model, context, cache_type):
     request = Request(context=context, cache_type=cache_type, **SIZES)
     plan = plan_serving(model, request, devices=DEVICES, costs=Costs(memory_model="weights"))
-    problem = next(iter(plan.job.phases.values()))
-    return plan.job, {
-        key: weight.size_bytes for key, weight in problem.weights.items() if "caches" in key
-    }
+    weights = next(iter(plan.job.phases.values())).weights
+    return plan.job, {key: weight.size_bytes for key, weight in weights.items() if "caches" in key}
 
 
 @pytest.mark.parametrize(
     ("family", "cache_type", "part"),
-    [("Llama", "f16", 2), ("Llama", "fp8", 4), ("Llama", "f32", 1), ("Gemma3", "fp8", 4),
-     ("FalconH1", "fp8", 4)],
-)  # fmt: skip
+    [
+        *(("Llama", "f16", 2), ("Llama", "fp8", 4), ("Llama", "f32", 1)),
+        *(("Gemma3", "fp8", 4), ("FalconH1", "fp8", 4)),
+    ],
+)
 def test_keys_and_values_take_the_bytes_of_their_type(family, cache_type, part):
     model = model_of(family)
     _, whole = weights_of(model, 40, None)
@@ -49,10 +49,8 @@ def test_blocks_of_entries_and_the_tokens_that_fit():
     found = {}
     for cache_type in (None, "f16", "q8_0", "q4_0"):
         request = Request(context=64, cache_type=cache_type, **SIZES)
-        planner = ServingPlanner(
-            model, request, devices=[Device("a", "400kB")], costs=Costs(memory_model="weights")
-        )
-        plan = planner.plan("context")
+        costs, devices = Costs(memory_model="weights"), [Device("a", "400kB")]
+        plan = ServingPlanner(model, request, devices=devices, costs=costs).plan("context")
         weights = sum(w.nbytes for w in (*model.parameters(), model.model.rotary_emb.inv_freq))
         # Two layers, keys and values, 64 entries, two sequences: float32, or the blocks of 32.
         entry_bytes = {None: 4, "f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}[cache_type]

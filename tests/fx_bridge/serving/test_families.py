@@ -37,14 +37,11 @@ def served(family):
     step = serve_step(model, BATCH, CONTEXT, max(CHUNKS))
     graphs = capture_phases(step, (*CHUNKS, 1))
     devices = [Device(f"cpu:{i}") for i in range(5)]
-    job = Job(
-        {
-            str(count): problem_from_digraph(to_digraph(captured, costs=Costs()), devices)
-            for count, captured in graphs.items()
-        },
-        "1",
-    )
-    return model, step, graphs, job, without_cache(model, prompt(), TOKENS)
+    phases = {
+        str(count): problem_from_digraph(to_digraph(captured, costs=Costs()), devices)
+        for count, captured in graphs.items()
+    }
+    return model, step, graphs, Job(phases, "1"), without_cache(model, prompt(), TOKENS)
 
 
 def plan_by_layers(graphs, job, count):
@@ -65,9 +62,8 @@ def plan_by_layers(graphs, job, count):
     names = [op.name for op in merged.operators[last + 1 :]]
     alone = {name for unit in merged.units for name in unit if set(unit) <= set(names)}
     place |= dict.fromkeys(alone, f"cpu:{count - 1}")
-    return PartitionPlan.from_assignment(
-        merged, {op.name: place[op.name] for op in merged.operators}
-    )
+    places = {op.name: place[op.name] for op in merged.operators}
+    return PartitionPlan.from_assignment(merged, places)
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -79,9 +75,11 @@ def test_a_step_makes_the_tokens_of_the_model(family):
     torch.testing.assert_close(scores, logits, atol=3e-5, rtol=1e-5)
     # Another sequence after the first finds no trace of it.
     assert torch.equal(with_step(step, prompt(), TOKENS)[1], scores)
-    captured, same = with_step(
-        lambda ids, at: graphs[ids.shape[1]].module(ids, at), prompt(), TOKENS
-    )
+
+    def run(ids, at):
+        return graphs[ids.shape[1]].module(ids, at)
+
+    captured, same = with_step(run, prompt(), TOKENS)
     assert torch.equal(captured, tokens)
     if family != "Qwen3Next":  # its chunks are made by kernels of which the order may differ
         assert torch.equal(same, scores)

@@ -54,7 +54,6 @@ def test_plans_of_ik_llama_cpp_are_the_best_of_all_and_their_words_come_back(tmp
 
 
 LIMITS = SolveLimits(60.0, workers=1, deterministic=True)
-
 OBJECTIVES = ("request", "token", "throughput", "context")
 
 
@@ -65,11 +64,9 @@ def oracle_case(jobs, context, runs):
     classes = [device.device_class for device in jobs.devices]
 
     def part(unit):
-        cache = first.weights.get(f"{unit.name}.cache")
-        times = [
-            (count, job.phases[phase].operators[first.index_of[unit.name]].latency_ns)
-            for phase, count in runs(job).items()
-        ]
+        cache, at = first.weights.get(f"{unit.name}.cache"), first.index_of[unit.name]
+        run = runs(job).items()
+        times = [(count, job.phases[phase].operators[at].latency_ns) for phase, count in run]
         on_host = None
         if all("ddr5-5600" in by_class or "cpu" in by_class for _, by_class in times):
             on_host = sum(n * (ns.get("ddr5-5600") or ns.get("cpu")) for n, ns in times)
@@ -82,16 +79,19 @@ def oracle_case(jobs, context, runs):
         tokens = int(phase.split()[0])
         sent = 4 * jobs.model.width * tokens * jobs.request.batch
         hop_ns += count * (10_000 + -(-sent // 25))
-    machine = gguf_oracle.Machine(
-        [device.memory_bytes for device in first.devices],
-        classes,
-        job.host.memory_bytes,
-        hop_ns,
-        hop_ns,
-    )
+    sizes = [device.memory_bytes for device in first.devices]
+    machine = gguf_oracle.Machine(sizes, classes, job.host.memory_bytes, hop_ns, hop_ns)
     groups = [[part(jobs.units[at]) for at in group.units] for group in jobs.groups]
     (embedding,), *layers, (output,) = groups
     return embedding, layers, output, machine
+
+
+def of_request(job):
+    return job.request_runs
+
+
+def of_token(job):
+    return {job.token_phase: 1}
 
 
 def best_of_orders(jobs, context, runs):
@@ -110,23 +110,14 @@ def best_of_orders(jobs, context, runs):
     return min((value for value in found if value is not None), default=None)
 
 
-def of_request(job):
-    return job.request_runs
-
-
-def of_token(job):
-    return {job.token_phase: 1}
-
-
 @pytest.mark.parametrize("has_host", [False, True])
 @counts(60, 500)
 def test_plans_are_the_best_of_all(tmp_path, count, has_host):
     seen = set()
     for seed in range(count):
         draw = random.Random(seed)
-        jobs = small_jobs(
-            write_small(tmp_path / "m.gguf", draw, 4 if has_host else 8), draw, has_host=has_host
-        )
+        path = write_small(tmp_path / "m.gguf", draw, 4 if has_host else 8)
+        jobs = small_jobs(path, draw, has_host=has_host)
         objective = OBJECTIVES[seed % len(OBJECTIVES)]
         found = plan_gguf(jobs, objective, LIMITS)
         runs = of_request if objective == "request" else of_token
@@ -148,9 +139,8 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
             "throughput": Fraction(jobs.request.batch * 10**9) / best,
             "context": jobs.request.batch * found.context,
         }.get(objective, best)
-        assert metrics.tokens_per_s == pytest.approx(
-            float(Fraction(jobs.request.batch * 10**9) / metrics.token_ns)
-        )
+        rate = Fraction(jobs.request.batch * 10**9) / metrics.token_ns
+        assert metrics.tokens_per_s == pytest.approx(float(rate))
     assert seen == {True, False}
 
 
@@ -303,12 +293,11 @@ def test_one_card_that_needs_less_room_alone_is_known(tmp_path):
     specs = {"rtx-3090": DEVICE_SPECS["rtx-3090"]}
     large, small = Device("cuda:0", 216 * 10**8, "rtx-3090"), Device("cuda:1", 10**8, "rtx-3090")
     for host in (None, Host(64 * 10**9, "cpu")):
-        alone, beside, behind = (
-            plan_gguf(
-                GgufJobs(model, Request(), cards, Costs(specs=specs), host), "context", LIMITS
-            )
+        jobs = (
+            GgufJobs(model, Request(), cards, Costs(specs=specs), host)
             for cards in ([large], [large, small], [small, large])
         )
+        alone, beside, behind = (plan_gguf(each, "context", LIMITS) for each in jobs)
         assert alone.context == beside.context == behind.context
         assert {found.solved.status for found in (alone, beside, behind)} == {SolveStatus.OPTIMAL}
         assert alone.uses(alone.plan)[0] in beside.uses(beside.plan)

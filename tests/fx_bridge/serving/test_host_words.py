@@ -11,13 +11,13 @@ from fx_bridge.options import Costs, Search
 from fx_bridge.serving.halves import half_layers
 from fx_bridge.serving.planner import plan_serving
 from fx_bridge.serving.request import Request
-from solver import PCIE, Device, Interconnect, Link, PartitionError, SolveLimits
-from solver.model.devices import STAGING_HOST
+from solver import Device, PartitionError, SolveLimits
 from solver.model.job import Host
 from solver.model.quantities import format_ns
 from solver.offload.evaluate import evaluate_offload
 from tests.support.problem_counts import counts, samples
-from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama
+from tests.support.refusals import refused
+from tests.support.serving_models import BATCH, CONTEXT, model_of, narrow_llama, slow_to_host
 
 SLOW_HOST = DeviceSpec("slow", 10**8, 10**8)
 REQUEST = Request(BATCH, CONTEXT, prompt=11, generate=20)
@@ -25,9 +25,6 @@ REQUEST = Request(BATCH, CONTEXT, prompt=11, generate=20)
 
 def planned(model, *memory_bytes, engine="llama.cpp", objective="token", request=REQUEST):
     devices = [Device(f"cuda:{at}", size, "rtx-4090") for at, size in enumerate(memory_bytes)]
-    names = [device.name for device in devices]
-    pairs = [pair for name in names for pair in ((STAGING_HOST, name), (name, STAGING_HOST))]
-    links = dict.fromkeys(pairs, Link(10**9, 100))
     specs = {**Costs().specs, "slow": SLOW_HOST}
     return plan_serving(
         model,
@@ -36,7 +33,7 @@ def planned(model, *memory_bytes, engine="llama.cpp", objective="token", request
         host=Host(None, "slow"),
         objective=objective,
         engine=engine,
-        costs=Costs(interconnect=Interconnect(PCIE.default, links), specs=specs),
+        costs=Costs(interconnect=slow_to_host(devices), specs=specs),
         search=Search(SolveLimits(2.0, deterministic=True)),
     )
 
@@ -84,10 +81,8 @@ def test_experts_that_do_not_fit_go_to_the_host_alone(mixtral):
     embedding = mixtral.instance.units[0].held_bytes
     found = planned(model_of("Mixtral"), held - embedding - units[experts[0]].held_bytes)
     placed = found.instance.units_of(found.plan)
-    assert [name for name, (_, mode) in placed.items() if mode == "host"] == [
-        mixtral.instance.units[0].name,
-        experts[0],
-    ]
+    on_host = [name for name, (_, mode) in placed.items() if mode == "host"]
+    assert on_host == [mixtral.instance.units[0].name, experts[0]]
     assert found.words("llama.cpp")[-3:] == ["--n-cpu-moe", "1", "--no-op-offload"]
     none = planned(model_of("Mixtral"), held - embedding - 2 * units[experts[0]].held_bytes)
     assert none.words("llama.cpp")[-2:] == ["--cpu-moe", "--no-op-offload"]
@@ -133,10 +128,9 @@ def test_other_plans_are_refused_with_the_nearest_and_its_cost(llama, at, device
     places, modes = [0] * 10, ["host", *["resident"] * 9]
     places[at], modes[at] = device, mode
     given = with_plan(llama, places, modes)
-    with pytest.raises(PartitionError) as error:
+    with refused(starts=message) as error:
         given.words("llama.cpp")
     told = str(error.value)
-    assert told.startswith(message) and len(told.splitlines()) == 1
     words = told.partition("the nearest is ")[2].rpartition(", which ")[0]
     nearest = llama.host_words("llama.cpp").read(words)
     assert evaluate_offload(llama.instance, nearest.plan).value_ns == nearest.evaluation.value_ns

@@ -61,20 +61,11 @@ def test_the_most_tokens_fit_a_graph_that_was_captured_with_them(padded, monkeyp
     assert captured[:2] == [16, 32] and captured[-2:] == [most, most + 1]
     # What grows in proportion is not captured in vain; a leap of what is padded is found.
     assert len(captured) == len(set(captured)) == (6 if padded else 4)
-    graphs = ServingGraphs(
-        model,
-        REQUEST,
-        DEVICES,
-        whole_layers=False,
-        engine=None,
-        placement=DEFAULT_PLACEMENT,
-        costs=DEFAULT_COSTS,
-    )
+    defaults = {"placement": DEFAULT_PLACEMENT, "costs": DEFAULT_COSTS}
+    graphs = ServingGraphs(model, REQUEST, DEVICES, whole_layers=False, engine=None, **defaults)
     jobs = [found.asked.replace(phases=graphs.phases(at), others={}) for at in (most, most + 1)]
-    fits = [
-        not any(e.violations for e in evaluate_phases(job, found.plan).values()) for job in jobs
-    ]
-    assert fits == [True, False]
+    broken = [[e.violations for e in evaluate_phases(job, found.plan).values()] for job in jobs]
+    assert [any(violations) for violations in broken] == [False, True]
 
 
 def test_one_planner_captures_once_for_all_objectives(monkeypatch):
@@ -98,7 +89,7 @@ def test_one_planner_captures_once_for_all_objectives(monkeypatch):
 
 
 def test_a_prompt_in_parts_is_refused_where_a_part_forgets_those_before():
-    """Tests Mamba, whose layers read their state in calls of one token alone."""
+    # Its layers read their state in calls of one token alone.
     model = model_of("Mamba")
     parts = replace(REQUEST, chunk=2)
     refusal = "a call of 2 tokens does not read 'caches.0.recurrent_states_0'.* leave chunk out"
@@ -109,9 +100,8 @@ def test_a_prompt_in_parts_is_refused_where_a_part_forgets_those_before():
     # Of four tokens: the first call begins a sequence, the second would go on.
     with pytest.raises(PartitionError, match="a call of 4 tokens does not read"):
         placed.generate(prompt()[:1, :8], 2)
-    assert torch.equal(
-        placed.generate(prompt()[:1, :4], 2), without_cache(model, prompt()[:1, :4], 2)[0]
-    )
+    short = prompt()[:1, :4]
+    assert torch.equal(placed.generate(short, 2), without_cache(model, short, 2)[0])
     step = serve_step(model, BATCH, CONTEXT, PROMPT)
     tokens, logits = without_cache(model, prompt(), 8)
     ours, scores = with_step(step, prompt(), 8, (PROMPT,))

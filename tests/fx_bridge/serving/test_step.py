@@ -8,39 +8,25 @@ from torch import nn
 from fx_bridge.capture.graph import capture
 from fx_bridge.serving import capture_phases, serve_step
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.serving_models import model_of
 
-BERT = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-}
+BERT = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1}
+BERT |= {"num_attention_heads": 2, "intermediate_size": 16}
 LLAMA = {**BERT, "num_key_value_heads": 1, "head_dim": 8}
 
 
-class OwnCaches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(4, 4)
-
-    def forward(self, input_ids, past_key_values):
-        return self.head(input_ids), past_key_values
-
-
-def t5():
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=32, **sizes))
+def of(model, config, **settings):
+    """Return what makes a model of transformers."""
+    return lambda: getattr(transformers, model)(getattr(transformers, config)(**settings))
 
 
 def exported(symbolic):
     model, ids = model_of("Llama"), torch.ones(1, 4, dtype=torch.long)
     tokens = {1: torch.export.Dim("tokens", min=2, max=16)} if symbolic else None
     shapes = {"input_ids": tokens, "use_cache": None}
-    program = torch.export.export(
-        model, (ids,), {"use_cache": False}, dynamic_shapes=shapes, strict=False
-    )
+    named = {"use_cache": False}
+    program = torch.export.export(model, (ids,), named, dynamic_shapes=shapes, strict=False)
     return program if symbolic else program.module()
 
 
@@ -51,7 +37,7 @@ def captured():
 
 REFUSED = {
     "caches as an input": (
-        OwnCaches,
+        lambda: module_with(lambda self, input_ids, past_key_values: (input_ids, past_key_values)),
         "takes caches as an input, past_key_values.* give a language",
     ),
     "plain torch": (
@@ -70,36 +56,33 @@ REFUSED = {
         lambda: torch.compile(model_of("Llama")),
         "is compiled; give the model that torch.compile was given",
     ),
-    "encoder and decoder": (t5, "has an encoder and a decoder.* give a model of one decoder"),
+    "encoder and decoder": (
+        of("T5ForConditionalGeneration", "T5Config", d_model=16, d_kv=8, num_layers=1, num_heads=2),
+        "has an encoder and a decoder.* give a model of one decoder",
+    ),
     "encoder": (
-        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)),
+        of("BertForMaskedLM", "BertConfig", **BERT),
         "BertForMaskedLM makes no tokens; give a model for causal language modelling",
     ),
     "classes instead of words": (
-        lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**LLAMA)),
+        of("LlamaForSequenceClassification", "LlamaConfig", **LLAMA),
         "LlamaForSequenceClassification makes no tokens",
     ),
     "not causal": (
-        lambda: transformers.BertLMHeadModel(transformers.BertConfig(**BERT)),
+        of("BertLMHeadModel", "BertConfig", **BERT),
         "is not causal.* write is_decoder=True in its configuration",
     ),
     "both directions": (
-        lambda: transformers.Gemma3ForCausalLM(
-            transformers.Gemma3TextConfig(**LLAMA, use_bidirectional_attention=True)
-        ),
+        of("Gemma3ForCausalLM", "Gemma3TextConfig", **LLAMA, use_bidirectional_attention=True),
         "is not causal.* write use_bidirectional_attention=False",
     ),
     "values read as numbers": (
-        lambda: transformers.JetMoeForCausalLM(
-            transformers.JetMoeConfig(**BERT, kv_channels=8, num_local_experts=2)
-        ),
+        of("JetMoeForCausalLM", "JetMoeConfig", **BERT, kv_channels=8, num_local_experts=2),
         "JetMoeForCausalLM does not run with the StaticCache of transformers: it fails in module "
         ".*; give a model that does",
     ),
     "other caches": (
-        lambda: transformers.OpenAIGPTLMHeadModel(
-            transformers.OpenAIGPTConfig(vocab_size=32, n_embd=16, n_layer=1, n_head=2)
-        ),
+        of("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", n_embd=16, n_layer=1, n_head=2),
         "takes neither past_key_values nor cache_params, .*; give a model that does",
     ),
 }
@@ -113,20 +96,17 @@ def test_what_cannot_be_served_is_refused_with_a_remedy(kind):
     assert "\n" not in str(raised.value)
 
 
-DECODERS = {
-    "a decoder of a class of both kinds": lambda: transformers.BertLMHeadModel(
-        transformers.BertConfig(**BERT, is_decoder=True)
-    ),
-    # Its configuration says that it is no decoder.
-    "causal in any case": lambda: transformers.GPTNeoXForCausalLM(
-        transformers.GPTNeoXConfig(**BERT)
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", DECODERS)
-def test_decoders_are_served(kind):
-    model = DECODERS[kind]().eval()
+@pytest.mark.parametrize(
+    "make",
+    [
+        of("BertLMHeadModel", "BertConfig", **BERT, is_decoder=True),
+        # Its configuration says that it is no decoder.
+        of("GPTNeoXForCausalLM", "GPTNeoXConfig", **BERT),
+    ],
+    ids=["a decoder of a class of both kinds", "causal in any case"],
+)
+def test_decoders_are_served(make):
+    model = make().eval()
     step = serve_step(model, batch=2, context=8)
     ids = torch.randint(32, (2, 5), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -139,16 +119,15 @@ def test_decoders_are_served(kind):
 def test_a_model_that_keeps_its_states_in_attributes_is_as_it_was_before():
     sizes = {"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3, "lru_width": 32}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 1, "attention_window_size": 16}
-    config = transformers.RecurrentGemmaConfig(vocab_size=64, **sizes)
-    model = transformers.RecurrentGemmaForCausalLM(config)
+    model = of("RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", vocab_size=64, **sizes)()
     graphs = capture_phases(serve_step(model, 1, 16), (8, 1))
-    assert [len(graph.operators) > 0 for graph in graphs.values()] == [True, True]
+    assert len(graphs) == 2 and all(graph.operators for graph in graphs.values())
     states = [getattr(part, "recurrent_states", None) for part in model.modules()]
     assert not any(isinstance(state, torch.Tensor) for state in states)
 
 
 def test_torch_says_nothing_of_a_model_that_has_no_such_cache(capfd):
-    config = transformers.MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=64)
+    model = of("MptForCausalLM", "MptConfig", d_model=32, n_heads=4, n_layers=2, vocab_size=64)()
     with pytest.raises(PartitionError, match="MptForCausalLM does not run with the StaticCache"):
-        serve_step(transformers.MptForCausalLM(config), 1, 16)
+        serve_step(model, 1, 16)
     assert capfd.readouterr().err == ""

@@ -10,6 +10,7 @@ from fx_bridge.files.stored_types import weight_type
 from fx_bridge.serving.stored_weights import bytes_as
 from solver import PartitionError
 from tests.support.problem_counts import samples
+from tests.support.refusals import refused
 from tests.support.safetensors_files import (
     FLOATS,
     QUANTISED,
@@ -30,9 +31,7 @@ def test_what_transformers_saves_has_the_bytes_of_every_weight(tmp_path, family)
     loaded = build_model(folder_spec(str(tmp_path)))
     assert type(loaded.module) is type(model) and not loaded.has_weights
     named = dict(loaded.module.named_parameters())
-    assert {name: loaded.weight_bytes[name] for name in named} == {
-        name: weight.nbytes for name, weight in named.items()
-    }
+    assert all(loaded.weight_bytes[name] == weight.nbytes for name, weight in named.items())
 
 
 @pytest.mark.parametrize("method", QUANTISED)
@@ -111,20 +110,19 @@ def test_files_of_another_model_are_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"model_type": "llamma"}, r"has no type 'llamma' of config.json, and code in a fol"),
-        ({"architectures": ["MyLlama"]}, r"has no model 'MyLlama' of config.json, and code"),
+        ({"model_type": "llamma"}, "has no type 'llamma' of config.json, and code in a fol"),
+        ({"architectures": ["MyLlama"]}, "has no model 'MyLlama' of config.json, and code"),
         ({"architectures": ["LlamaConfig"]}, r"has no model 'LlamaConfig'"),
         ({"architectures": None}, r"has no model ''"),
-        ({"hidden_size": "wide"}, r"config.json is no configuration of LlamaForCausalLM \("),
+        ({"hidden_size": "wide"}, "config.json is no configuration of LlamaForCausalLM ("),
         ({"num_hidden_layers": -1}, r"most bytes of the files are of no weight of Ll"),
     ],
 )
 def test_a_configuration_that_transformers_cannot_build(tmp_path, config, why):
     model = model_of("Llama")
     write_folder(tmp_path, model, plain(saved_shapes(model, tmp_path), "F32"), **config)
-    with pytest.raises(PartitionError, match=why) as error:
+    with refused(why):
         build_model(folder_spec(str(tmp_path)))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +171,10 @@ def test_types_by_kind_of_tensor():
 def test_rows_that_are_no_whole_blocks():
     model = model_of("Llama")  # rows of 32 and 64
     found = {name: bytes_as(model, weight_type(name)) for name in ("Q4_K", "IQ2_XS", "NVFP4")}
-    up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
-    assert [8 * found["Q4_K"][name] / 2048 for name in (up, down)] == [5.5, 5.5]
-    assert [8 * found["IQ2_XS"][name] / 2048 for name in (up, down)] == [4.5, 4.5]
-    assert [8 * found["NVFP4"][name] / 2048 for name in (up, down)] == [4.5, 4.5]
+    for kind, bits in (("Q4_K", 5.5), ("IQ2_XS", 4.5), ("NVFP4", 4.5)):
+        for half in ("up", "down"):
+            size_bytes = found[kind][f"model.layers.0.mlp.{half}_proj.weight"]
+            assert 8 * size_bytes / 2048 == bits
     assert 8 * found["Q4_K"]["lm_head.weight"] / (97 * 32) == 8.5
 
 
