@@ -9,6 +9,7 @@ layer, attention with its cache or the MLP, or a block of a UNet.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -19,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from offload_cases import DENOISE, UNET, chain_of
 
-from experiments.planners.offload_rules import OFFLOAD_RULES, answers_of_rules
-from solver import SolveLimits
-from solver.model.plan import MODES
+from experiments.planners.offload_rules import OFFLOAD_RULES, costs_of_rule
+from solver import PartitionError, SolveLimits
 from solver.offload.plan import plan_offload
+from solver.offload.units import UNIT_MODES
 
 ROWS = [
     ("Llama-3-8B", (("rtx-3060", 8),), "desktop", "decode B 1"),
@@ -50,12 +51,13 @@ ROWS = [
 
 def times_of_rules(chain, value_ns, is_decoder):
     """Return how many times as long each rule takes; None where it has no plan that fits."""
-    return {
-        answer.name: float(answer.value_ns / value_ns)
-        if answer.value_ns is not None and (is_decoder or "llama.cpp" not in answer.name)
-        else None
-        for answer in answers_of_rules([(chain, 1)])
-    }
+    found = dict.fromkeys(rule.name for rule in OFFLOAD_RULES)
+    for rule in OFFLOAD_RULES:
+        if is_decoder or "llama.cpp" not in rule.name:
+            with contextlib.suppress(PartitionError):
+                ((_, cost),) = costs_of_rule(rule, [chain])
+                found[rule.name] = float(cost.value_ns / value_ns)
+    return found
 
 
 def main():
@@ -78,7 +80,7 @@ def main():
         limits = SolveLimits(options.time_limit, workers=1, seed=options.seed)
         result = plan_offload(chain.instance, limits)
         seconds = time.perf_counter() - start
-        modes = Counter(result.plan.modes.values())
+        modes = Counter(mode for _, mode in chain.instance.units_of(result.plan).values())
         times = times_of_rules(chain, result.objective, model != UNET)
         row = {
             "case": title, "work": work, "value_ms": float(result.objective / 10**6),
@@ -87,7 +89,7 @@ def main():
         }  # fmt: skip
         rows.append(row)
         cells = [title, work, f"{row['value_ms']:.1f}", f"{row['bound_ms']:.1f}"]
-        cells += [f"{100 * row['gap']:.2f} %", "/".join(str(modes[mode]) for mode in MODES)]
+        cells += [f"{100 * row['gap']:.2f} %", "/".join(str(modes[mode]) for mode in UNIT_MODES)]
         cells += [f"{seconds:.1f}"]
         cells += ["-" if one is None else f"{one:.2f}" for one in times.values()]
         print(f"| {' | '.join(cells)} |", flush=True)

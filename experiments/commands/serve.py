@@ -42,7 +42,7 @@ from experiments.commands.serve_host import (
 from experiments.commands.serve_rules import ENGINES_WITH_RULES, rules_table
 from experiments.commands.stored_options import CacheTypeOption, WeightsOption
 from experiments.console.output import check_writable
-from fx_bridge.presentation.plan_files import Form, form_of
+from fx_bridge.presentation.plan_files import form_of
 from solver import PartitionError, check_solver
 from solver.model.job import ServingObjective
 from solver.model.quantities import parse_duration
@@ -230,7 +230,7 @@ def serve(
     first_ns = None if options.first_token is None else _time_ns(options.first_token)
     spec = resolve_built(model, options.weights)
     request = _request(options)
-    check_host_options(options.host, search.solver, _without_host(options, form))
+    check_host_options(options.host, search.solver, options.memory_model)
     check_words_options(options.host, options.for_, options.words, devices.devices)
     objectives = _objectives(options, out, steps=steps)
     machine = _machine(options, devices)
@@ -329,14 +329,6 @@ def _request(options: ServeOptions) -> Request:
 
     own = options.batch, options.context, options.prompt, options.generate, options.chunk
     return Request(*own, cache_type=options.cache_type)
-
-
-def _without_host(options: ServeOptions, form: Form) -> dict[str, bool]:
-    """Return the options that plans with a host do not take, and whether each is given."""
-    return {
-        "--out of a page": form == "page",
-        "--memory-model inference": options.memory_model == "inference",
-    }
 
 
 def _time_ns(text: str) -> int:

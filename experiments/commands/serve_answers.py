@@ -25,7 +25,7 @@ from solver.model.quantities import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from experiments.commands.serve_given import ScoredWords
-    from experiments.commands.serve_rules import HostedRulesTable, RulesTable
+    from experiments.commands.serve_rules import RulesTable
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.choices import ExpertsRead
     from fx_bridge.serving.gguf_plan import GgufPlan
@@ -50,7 +50,7 @@ class Searched:
 
 def tell_plan(
     found: Answer,
-    table: RulesTable | HostedRulesTable | None,
+    table: RulesTable | None,
     given: ScoredWords | None,
     engine: str | None,
     searched: Searched,
@@ -110,21 +110,23 @@ def write_plan(
     if path is None or whole is None or found.solved.plan is None:
         return
     from fx_bridge.interop.hand_overs import hand_overs
-    from fx_bridge.presentation.plan_files import form_of, plan_text
+    from fx_bridge.presentation.host_page import host_page
+    from fx_bridge.presentation.page import plan_page
+    from fx_bridge.presentation.plan_files import form_of
 
     plan, form = found.plan_of_model(whole), form_of(path)
     if form == "plan":
         save_plan(plan, path)
     else:
-        call = found.fullest_call
-        text = plan_text(
-            call,
-            form,
-            title=f"{model}: a call of {call.solver}",
-            answer="\n".join(_lines(found, engine)),
-            command=command_text(),
-            hand_overs=lambda: hand_overs(whole, plan),
-        )
+        shown = {"answer": "\n".join(_lines(found, engine)), "command": command_text()}
+        words = hand_overs(whole, plan)
+        if _is_hosted(found):
+            cost, log = found.evaluation, found.solved.log
+            text = host_page(cost, found.plan, log, title=model, hand_overs=words, **shown)
+        else:
+            call = found.fullest_call
+            title = f"{model}: a call of {call.solver}"
+            text = plan_page(call, title=title, hand_overs=words, **shown)
         write_text_atomically(path, text)
     say_written(path)
 

@@ -42,7 +42,7 @@ class ScoredWords:
             "value": float(cost.objective[0]) if cost.feasible else None,
             "violations": list(cost.violations),
             "gap": {"least": least, "most": most},
-            "mode_of": dict(given.plan.mode_of),
+            "assignment": dict(given.plan.assignment),
             "notes": list(given.notes),
         }
 

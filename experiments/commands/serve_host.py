@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -107,21 +107,17 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
     )
 
 
-def check_host_options(host: str | None, solver: str, given: Mapping[str, bool]) -> None:
-    """Refuse a solver and options that have no meaning with a host.
-
-    Parameters
-    ----------
-    given : mapping of str to bool
-        Options of plans without a host, and whether each is given.
-    """
+def check_host_options(host: str | None, solver: str, memory_model: str | None) -> None:
+    """Refuse a solver and a memory model that have no meaning with a host."""
     from solver.offload.plan import check_solver
 
     if host is None:
         return
     check_solver(solver)
-    for option in (name for name, is_given in given.items() if is_given):
-        raise PartitionError(f"{option} is for plans without a host; leave it out, or --host")
+    if memory_model == "inference":
+        raise PartitionError(
+            "--memory-model inference is for plans without a host; leave it out, or --host"
+        )
 
 
 def check_words_options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.commands.serve_words import json_number
 from fx_bridge.presentation.tables import table_lines
@@ -13,14 +13,11 @@ from solver.model.quantities import format_ns
 if TYPE_CHECKING:
     from torch import nn
 
-    from experiments.planners.offload_rules import OffloadAnswer
     from experiments.planners.served import ServedPlan
     from fx_bridge.serving.gguf_plan import GgufPlan
-    from fx_bridge.serving.hosted import HostedPlan
     from fx_bridge.serving.plan import ServingPlan
 
 _METRICS = ("first token", "token", "tokens/s", "plan is better")
-_HOSTED_COLUMNS = ("rule", "resident", "streamed", "on the host", "time", "plan is better")
 _NONE = "-"
 ENGINES_WITH_RULES = ("vllm", "sglang", "transformers", "llama.cpp")
 """Engines of ``--for`` whose own rule is shown beside the plan."""
@@ -28,7 +25,7 @@ ENGINES_WITH_RULES = ("vllm", "sglang", "transformers", "llama.cpp")
 
 def rules_table(
     found: ServingPlan, model: nn.Module, engine: str | None, *, all_rules: bool
-) -> RulesTable | HostedRulesTable | None:
+) -> RulesTable | None:
     """Return the table of a plan for `model` and of all rules, or of that of its engine.
 
     Without an engine that divides layers by a rule, and with a host, it is None unless `all_rules`.
@@ -45,7 +42,7 @@ def rules_table(
         return RulesTable(found, *served_by_rules(found, model, only))
     from experiments.planners.offload_rules import served_by_offload_rules
 
-    return HostedRulesTable(found, served_by_offload_rules(found))
+    return RulesTable(found, *served_by_offload_rules(found), parts="modes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +50,21 @@ class RulesTable:
     """Table of a plan, if any, and the plans of engines' rules.
 
     `tokens` is the title of their tokens: those that fit, or those of the context that was planned.
+    `parts` is that of their layers by device, or of their units by mode.
     """
 
     found: ServingPlan | GgufPlan
     ours: ServedPlan | None
     rules: Sequence[ServedPlan]
     tokens: str = "tokens that fit"
+    parts: Literal["layers", "modes"] = "layers"
 
     def json(self) -> list[dict[str, Any]]:
         """Return the plans of the rules as plain data."""
         return [
             {
                 "rule": rule.name,
-                "layers": dict(rule.layers),
+                self.parts: dict(rule.layers),
                 "tokens": rule.tokens,
                 "first_token_ns": rule.metrics and json_number(rule.metrics.first_token_ns),
                 "token_ns": rule.metrics and json_number(rule.metrics.token_ns),
@@ -84,7 +83,7 @@ class RulesTable:
         rows += [_cells(rule, self._times_better(rule)) for rule in self.rules]
         return [
             f"rules of engines, {asked.batch} x {asked.context} tokens, by {self.found.objective}:",
-            *table_lines(("rule", "layers", self.tokens, *_METRICS), rows, text=["layers"]),
+            *table_lines(("rule", self.parts, self.tokens, *_METRICS), rows, text=[self.parts]),
             *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
         ]
 
@@ -106,46 +105,3 @@ def _cells(served: ServedPlan, times_better: float | None) -> tuple[str, ...]:
         _NONE if metrics is None else f"{metrics.tokens_per_s:.1f}",
         _NONE if times_better is None else f"{times_better:.2f} times",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class HostedRulesTable:
-    """Table of a plan with a host, if any, and the plans of other programs' rules."""
-
-    found: HostedPlan
-    rules: Sequence[OffloadAnswer]
-
-    def json(self) -> list[dict[str, Any]]:
-        """Return the plans of the rules as plain data."""
-        return [
-            {
-                "rule": rule.name,
-                "modes": dict(rule.modes),
-                "value": None if rule.value_ns is None else float(rule.value_ns),
-                "times_better": self._times_better(rule),
-                "reason": rule.reason,
-            }
-            for rule in self.rules
-        ]
-
-    def lines(self) -> list[str]:
-        """Return the table as lines of text, with the reasons of rules that have no plan."""
-        request = self.found.request
-        rows = []
-        for rule in self.rules:
-            better = self._times_better(rule)
-            cells = [str(count) for count in rule.modes.values()] or 3 * [_NONE]
-            time = _NONE if rule.value_ns is None else format_ns(round(rule.value_ns))
-            rows.append(
-                (rule.name, *cells, time, _NONE if better is None else f"{better:.2f} times")
-            )
-        return [
-            f"rules of others, {request.batch} x {request.context} tokens, by "
-            f"{self.found.objective}:",
-            *table_lines(_HOSTED_COLUMNS, rows),
-            *(f"{rule.name}: {rule.reason}" for rule in self.rules if rule.reason),
-        ]
-
-    def _times_better(self, rule: OffloadAnswer) -> float | None:
-        value_ns = self.found.solved.objective
-        return None if not value_ns or rule.value_ns is None else float(rule.value_ns / value_ns)

@@ -14,6 +14,7 @@ from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
 from fx_bridge.serving.gguf_plan import GgufPlan, jobs_on
 from solver import PartitionPlan
 from solver.offload.evaluate import evaluate_offload
+from solver.serving.metrics import hosted_metrics
 
 _LEAST_CONTEXT = 4096
 """Least context that ``--fit`` takes (``-fitc``)."""
@@ -48,7 +49,7 @@ def _served(name: str, found: GgufPlan, plan: PartitionPlan) -> ServedPlan:
         first, *others = cost.violations
         more = f"; and {len(others)} more" if others else ""
         return ServedPlan(name, layers, plan, reason=first + more)
-    metrics = found.metrics_of(cost) if found.jobs.is_timed else None
+    metrics = hosted_metrics(found.asked, cost.times_ns) if found.jobs.is_timed else None
     return ServedPlan(name, layers, plan, found.asked.batch * found.context, metrics)
 
 

@@ -8,23 +8,26 @@ counted: without streams, diffusers also copies groups back to the host.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
+from experiments.planners.served import EngineRule, ServedPlan
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.serving.halves import parts_of_units
 from fx_bridge.serving.hosted import HostedPlan
 from solver import PartitionError
-from solver.model.plan import MODES, Mode, PartitionPlan
-from solver.offload.evaluate import evaluate_offload
+from solver.model.job import Job
+from solver.model.plan import PartitionPlan
+from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.greedy import filled
 from solver.offload.instance import OffloadInstance
 from solver.offload.rounds import Prefetch
-from solver.offload.units import Unit
+from solver.offload.units import UNIT_MODES, Unit, UnitMode
+from solver.serving.metrics import hosted_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,67 +52,48 @@ class OffloadChain:
     experts: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class RulePlan:
-    """Plan of a rule, its restated instance, and the start of its loads."""
-
-    instance: OffloadInstance
-    plan: PartitionPlan
-    prefetch: Prefetch = "buffer"
+RulePlan: TypeAlias = tuple[PartitionPlan, OffloadEvaluation]
+"""The plan of a rule with its cost, for an instance that may be restated."""
+OffloadRule: TypeAlias = EngineRule[Callable[[OffloadChain], RulePlan]]
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadRule:
-    """Offload rule of a program.
+def served_by_offload_rules(found: HostedPlan) -> tuple[ServedPlan | None, list[ServedPlan]]:
+    """Return the performance of the plan, if any, and of each rule for the requested context.
 
-    Attributes
-    ----------
-    name : str
-        Program and setting.
-    source : str
-        File and function from which the rule was read.
-    plan : callable
-        The rule; raises PartitionError if it does not apply.
+    Parts are numbers of units in each mode, those of a rule for a token. A rule may treat phases
+    differently, as llama.cpp does, at no cost for the change.
     """
-
-    name: str
-    source: str
-    plan: Callable[[OffloadChain], RulePlan]
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadAnswer:
-    """Value of a rule's plan.
-
-    Attributes
-    ----------
-    name : str
-        Name of the rule.
-    value_ns : Fraction or None
-        Time of the forwards; None if the plan does not fit.
-    modes : mapping of str to int
-        Number of units of the restated instance in each mode.
-    reason : str
-        Reason for a missing value, or empty.
-    """
-
-    name: str
-    value_ns: Fraction | None = None
-    modes: Mapping[str, int] = field(default_factory=dict)
-    reason: str = ""
-
-
-def served_by_offload_rules(found: HostedPlan) -> list[OffloadAnswer]:
-    """Return the value of each rule on the phases of a plan."""
-    phases = []
-    for at, count in found.instance.rounds:
-        tokens, captured = list(found.graphs.items())[at]
+    ours, rules = None, list[ServedPlan]()
+    if found.solved.plan is not None:
+        ours = _served("plan", found.asked, [(found.plan, found.evaluation)])
+    instance, chains = OffloadInstance.of(found.asked), list[OffloadChain]()
+    for at, (tokens, captured) in enumerate(found.graphs.items()):
         halves = parts_of_units(captured, found.asked.units)
         experts = frozenset(unit for unit, half in halves.items() if half.has_experts)
         blocks = [half.layer for half in halves.values()]
         rows = found.request.batch * tokens
-        phases.append((OffloadChain(_of_phase(found.instance, at), blocks, rows, experts), count))
-    return answers_of_rules(phases)
+        chains.append(OffloadChain(_of_phase(instance, at), blocks, rows, experts))
+    for rule in OFFLOAD_RULES:
+        try:
+            rules.append(_served(rule.name, found.asked, costs_of_rule(rule, chains)))
+        except PartitionError as error:
+            rules.append(ServedPlan(rule.name, {}, reason=str(error)))
+    return ours, rules
+
+
+def _served(name: str, job: Job, costs: Sequence[RulePlan]) -> ServedPlan:
+    """Return the performance of the plans of some phases."""
+    times_ns = {phase: ns for _, cost in costs for phase, ns in cost.times_ns.items()}
+    plan, cost = next(each for each in costs if job.token_phase in each[1].times_ns)
+    have = Counter(mode for _, mode in cost.instance.units_of(plan).values())
+    most = min(math.inf if cost.most_tokens is None else cost.most_tokens for _, cost in costs)
+    return ServedPlan(
+        name,
+        {mode: have[mode] for mode in UNIT_MODES},
+        plan,
+        None if math.isinf(most) else int(most),
+        hosted_metrics(job, times_ns),
+    )
 
 
 def _of_phase(instance: OffloadInstance, at: int) -> OffloadInstance:
@@ -123,39 +107,27 @@ def _of_phase(instance: OffloadInstance, at: int) -> OffloadInstance:
         units=units,
         phases=instance.phases[at : at + 1],
         counts=(1,),
+        objective="token",
         stage_hop_ns=instance.stage_hop_ns[at : at + 1],
         host_hop_ns=instance.host_hop_ns[at : at + 1],
         first_token_limit_ns=None,
     )
 
 
-def answers_of_rules(phases: Sequence[tuple[OffloadChain, int]]) -> list[OffloadAnswer]:
-    """Return the value of each rule over forwards of several kinds.
-
-    Parameters
-    ----------
-    phases : sequence of (OffloadChain, int)
-        Kinds of forward and their runs. Answers have the modes of the last kind. A rule may treat
-        kinds differently, as llama.cpp does, at no cost for the change.
-    """
-    return [_answer(rule, phases) for rule in OFFLOAD_RULES]
+def costs_of_rule(rule: OffloadRule, chains: Sequence[OffloadChain]) -> list[RulePlan]:
+    """Return the plan of a rule and its cost by phase; raise PartitionError unless they fit."""
+    found = [rule.plan(chain) for chain in chains]
+    for _, cost in found:
+        if cost.violations:
+            raise PartitionError(cost.violations[0])
+    return found
 
 
-def _answer(rule: OffloadRule, phases: Sequence[tuple[OffloadChain, int]]) -> OffloadAnswer:
-    value = Fraction(0)
-    modes: dict[str, int] = {}
-    for chain, count in phases:
-        try:
-            made = rule.plan(chain)
-        except PartitionError as error:
-            return OffloadAnswer(rule.name, reason=str(error))
-        found = evaluate_offload(made.instance, made.plan, prefetch=made.prefetch)
-        if found.value_ns is None:
-            return OffloadAnswer(rule.name, reason=found.violations[0])
-        value += count * found.value_ns
-        have = Counter(mode for _, mode in made.instance.units_of(made.plan).values())
-        modes = {mode: have[mode] for mode in MODES}
-    return OffloadAnswer(rule.name, value, modes)
+def _judged(
+    instance: OffloadInstance, devices: Sequence[int], modes: Sequence[UnitMode], when: Prefetch
+) -> RulePlan:
+    plan = instance.plan(devices, modes)
+    return plan, evaluate_offload(instance, plan, prefetch=when)
 
 
 # -- units resident as long as they fit --------------------------------------------------------
@@ -165,7 +137,7 @@ def _accelerate_auto(chain: OffloadChain) -> RulePlan:
     # Accelerate runs streamed modules on its main device, the first; here that comes last, to
     # keep stages in order.
     turned = chain.instance.on(range(len(chain.instance.devices))[::-1])
-    return RulePlan(turned, turned.plan(*filled(turned, "streamed")), "none")
+    return _judged(turned, *filled(turned, "streamed"), "none")
 
 
 def _by_llama_cpp(
@@ -173,9 +145,9 @@ def _by_llama_cpp(
 ) -> RulePlan:
     """Keep the first layers on the host; for many tokens they are streamed when due."""
     is_copied = op_offload and chain.tokens >= OP_OFFLOAD_TOKENS
-    other: Mode = "streamed" if is_copied else "host"
+    other: UnitMode = "streamed" if is_copied else "host"
     state = filled(chain.instance, other, from_end=True, passed=passed)
-    return RulePlan(chain.instance, chain.instance.plan(*state), "none")
+    return _judged(chain.instance, *state, "none")
 
 
 def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
@@ -185,7 +157,8 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
         raise PartitionError("the model has no experts")
     for count in range(len(experts) if every else 0, len(experts) + 1):
         made = _by_llama_cpp(chain, passed=frozenset(experts[:count]))
-        placed = made.instance.units_of(made.plan).values()
+        plan, cost = made
+        placed = cost.instance.units_of(plan).values()
         if sum(mode != "resident" for _, mode in placed) == count:
             break
     return made
@@ -197,10 +170,10 @@ def _experts_on_host(chain: OffloadChain, *, every: bool) -> RulePlan:
 def _on_first(instance: OffloadInstance, prefetch: Prefetch, *, streamed: bool = True) -> RulePlan:
     """Return the plan on the first device alone, with all possible units streamed, or none."""
     alone = instance.on(range(1))
-    modes = tuple[Mode, ...](
+    modes = tuple[UnitMode, ...](
         "streamed" if streamed and "streamed" in unit.modes else "resident" for unit in alone.units
     )
-    return RulePlan(alone, alone.plan((0,) * len(modes), modes), prefetch)
+    return _judged(alone, (0,) * len(modes), modes, prefetch)
 
 
 def _whole_model(chain: OffloadChain) -> RulePlan:
@@ -247,55 +220,56 @@ def _merged(name: str, units: Sequence[Unit]) -> Unit:
         ("resident", "streamed") if weight_bytes and is_streamable else ("resident",),
         (tuple(map(sum, zip(*(unit.run_ns[0] for unit in units), strict=True))),),
         (0,),
+        tuple(growth for unit in units for growth in unit.growths),
     )
 
 
 _GROUPS: Final = "diffusers/hooks/group_offloading.py: "
 
-OFFLOAD_RULES: Final = (
-    OffloadRule(
+OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
+    EngineRule(
         "accelerate auto", "accelerate.infer_auto_device_map, AlignDevicesHook", _accelerate_auto
     ),
-    OffloadRule(
+    EngineRule(
         "diffusers model",
         "diffusers/pipelines/pipeline_utils.py: enable_model_cpu_offload",
         _whole_model,
     ),
-    OffloadRule(
+    EngineRule(
         "diffusers sequential",
         "diffusers/pipelines/pipeline_utils.py: enable_sequential_cpu_offload",
         partial(_every_unit, prefetch="none"),
     ),
-    OffloadRule(
+    EngineRule(
         "diffusers block",
         f"{_GROUPS}_apply_group_offloading_block_level",
         partial(_every_block, prefetch="none"),
     ),
-    OffloadRule(
+    EngineRule(
         "diffusers block, stream",
         f"{_GROUPS}_apply_group_offloading_block_level, LazyPrefetchGroupOffloadingHook",
         partial(_every_block, prefetch="next"),
     ),
-    OffloadRule(
+    EngineRule(
         "diffusers leaf, stream",
         f"{_GROUPS}_apply_group_offloading_leaf_level, LazyPrefetchGroupOffloadingHook",
         partial(_every_unit, prefetch="next"),
     ),
-    OffloadRule(
+    EngineRule(
         "llama.cpp -ngl",
         "src/llama-model.cpp: load_tensors; ggml/src/ggml-cuda/ggml-cuda.cu: "
         "ggml_backend_cuda_device_offload_op",
         _by_llama_cpp,
     ),
-    OffloadRule(
+    EngineRule(
         "llama.cpp -ngl --no-op-offload",
         "src/llama-model.cpp: load_tensors",
         partial(_by_llama_cpp, op_offload=False),
     ),
-    OffloadRule(
+    EngineRule(
         "llama.cpp --cpu-moe", "common/arg.cpp: --cpu-moe", partial(_experts_on_host, every=True)
     ),
-    OffloadRule(
+    EngineRule(
         "llama.cpp --n-cpu-moe",
         "common/arg.cpp: --n-cpu-moe, with the least number that fits",
         partial(_experts_on_host, every=False),

@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from solver import PartitionPlan
 from solver.model.job import ServingObjective
 from solver.serving.metrics import ServingMetrics
+
+RuleT = TypeVar("RuleT")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRule(Generic[RuleT]):
+    """Default rule of another program.
+
+    Attributes
+    ----------
+    name : str
+        Program and setting.
+    source : str
+        File and function from which the rule was read, or which it calls.
+    plan : callable
+        The rule; raises PartitionError if it does not apply.
+    """
+
+    name: str
+    source: str
+    plan: RuleT
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +41,8 @@ class ServedPlan:
     name : str
         Name of its rule, or ``plan``.
     layers : mapping of str to int
-        Number of layers on each device of the problem; empty without a plan.
+        Number of layers on each device of the problem, or with a host of units in each mode; empty
+        without a plan.
     plan : PartitionPlan or None
         None if the rule makes none.
     tokens : int or None

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from torch import nn
 
 from experiments.planners.device_maps import MAPPERS, device_map_of, spilled
-from experiments.planners.served import ServedPlan
+from experiments.planners.served import EngineRule, ServedPlan
 from fx_bridge.interop.layered_model import LayeredModel
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
@@ -31,23 +30,6 @@ from solver.serving.metrics import evaluate_phases, metrics_of
 Stages = Callable[[LayerNames, Sequence[Device], nn.Module], list[StageLayers]]
 """Function of the names of a model's modules, the devices and the model; raises PartitionError for
 inputs that the engine refuses."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServingRule:
-    """Default split of an engine.
-
-    Attributes
-    ----------
-    name : str
-        Name of the engine.
-    source : str
-        File and function from which the rule was read, or which it calls.
-    """
-
-    name: str
-    source: str
-    stages: Stages
 
 
 def served_by_rules(
@@ -77,7 +59,7 @@ def served_by_rules(
         return ours, [ServedPlan(rule.name, {}, reason=str(error)) for rule in rules]
     for rule in rules:
         try:
-            stages = rule.stages(graphs[0].names, judge.devices, model)
+            stages = rule.plan(graphs[0].names, judge.devices, model)
             plan = _plan_of(graphs, stages)
         except PartitionError as error:
             answers.append(ServedPlan(rule.name, {}, reason=str(error)))
@@ -251,26 +233,26 @@ def _memory_bytes(devices: Sequence[Device], program: str) -> list[int]:
     return found
 
 
-SERVING_RULES: Final = (
-    ServingRule(
+SERVING_RULES: Final[tuple[EngineRule[Stages], ...]] = (
+    EngineRule(
         "vllm", "vllm/distributed/utils.py: get_pp_indices", partial(_by_rank, "vLLM", vllm_counts)
     ),
-    ServingRule(
+    EngineRule(
         "sglang",
         "sglang/srt/distributed/utils.py: get_pp_indices",
         partial(_by_rank, "SGLang", sglang_counts),
     ),
-    ServingRule(
+    EngineRule(
         "transformers",
         "transformers/distributed/pipeline_parallel.py: PipelineStage.layer_range_for_rank",
         partial(_by_rank, "transformers", transformers_counts),
     ),
-    ServingRule("llama.cpp", "src/llama-model.cpp: load_tensors", _llama_cpp),
-    ServingRule("exo", "exo/master/placement_utils.py: allocate_layers_proportionally", _exo),
-    ServingRule(
+    EngineRule("llama.cpp", "src/llama-model.cpp: load_tensors", _llama_cpp),
+    EngineRule("exo", "exo/master/placement_utils.py: allocate_layers_proportionally", _exo),
+    EngineRule(
         "accelerate", "accelerate.infer_auto_device_map", partial(_by_device_map, "accelerate")
     ),
-    ServingRule(
+    EngineRule(
         "transformers-auto",
         "transformers.integrations.accelerate: device_map='auto'",
         partial(_by_device_map, "transformers-auto"),

@@ -18,7 +18,7 @@ from fx_bridge.presentation.page_charts import memory_charts, pipeline_chart
 from fx_bridge.presentation.page_modules import ModuleView
 from fx_bridge.presentation.summary import STEP_HEADER, step_cells, times_line
 from solver.evaluation.evaluate import Evaluation
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.evaluation.usage import DeviceUsage
 from solver.model.plan import PartitionPlan
 from solver.model.problem_fields import ObjectiveName
@@ -62,8 +62,18 @@ def plan_page(
         ("time", "Pipeline", page.pipeline()),
         ("transfers", "Transfers", page.transfers()),
         ("proof", "Proof", page.proof()),
-        ("words", "Hand over", _hand_over(hand_overs, command)),
+        ("words", "Hand over", hand_over(hand_overs, command)),
     ]
+    return page_text(title, page.answer(answer), sections, len(result.evaluation.usage))
+
+
+def page_text(
+    title: str, answer: str, sections: Sequence[tuple[str, str, str]], devices: int
+) -> str:
+    """Return a page with sections of an anchor, a name and HTML, unless that is empty.
+
+    `answer` is the HTML below the title, and as many devices as said have a colour.
+    """
     sections = [section for section in sections if section[2]]
     links = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name, _ in sections)
     body = "".join(
@@ -78,8 +88,8 @@ def plan_page(
         "style-src 'unsafe-inline'; img-src data:\">"
         '<link rel="icon" href="data:,">'
         f"<title>{escaped(title)}: plan</title>"
-        f"<style>{_style()}{device_colours(len(result.evaluation.usage))}</style></head>"
-        f"<body><main><h1>{escaped(title)}</h1>{page.answer(answer)}<nav>{links}</nav>{body}"
+        f"<style>{_style()}{device_colours(devices)}</style></head>"
+        f"<body><main><h1>{escaped(title)}</h1>{answer}<nav>{links}</nav>{body}"
         "</main></body></html>\n"
     )
 
@@ -251,14 +261,17 @@ class _Page:
             )
         ]
         shown = table(("objective", "plan", "bound of all plans"), rows, text=("objective",))
-        if result.log:
-            steps = [tuple(map(escaped, step_cells(record))) for record in result.log]
-            summary = f"{counted(len(steps), 'step')} of the search"
-            shown += folded(summary, table(STEP_HEADER, steps, text=("step",)))
-        return shown
+        return shown + steps_of(result.log)
 
 
-def _hand_over(hand_overs: Sequence[HandOver], command: str) -> str:
+def steps_of(log: Sequence[StepRecord]) -> str:
+    """Return the steps of a search, if any, for the reader to unfold."""
+    steps = [tuple(map(escaped, step_cells(record))) for record in log]
+    summary = f"{counted(len(steps), 'step')} of the search"
+    return folded(summary, table(STEP_HEADER, steps, text=("step",))) if steps else ""
+
+
+def hand_over(hand_overs: Sequence[HandOver], command: str) -> str:
     """Return the plan as the settings of other programs, and the command that made it."""
     shown = f"<p>This plan was made by:</p><pre>{escaped(command)}</pre>" if command else ""
     shown += "".join(

@@ -24,6 +24,7 @@ from solver import Device, PartitionPlan, SolveLimits, SolveStatus
 from solver.evaluation.result import MAXIMISED, SolveResult
 from solver.model.checks import only_given
 from solver.model.clock import Clock
+from solver.model.devices import STAGING_HOST
 from solver.model.job import Job, ServingObjective
 from solver.offload.contexts import OffloadResult
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
@@ -140,7 +141,7 @@ class GgufPlan:
     @property
     def metrics(self) -> ServingMetrics:
         """Times of the plan."""
-        return self.metrics_of(self.evaluation)
+        return hosted_metrics(self.asked, self.evaluation.times_ns)
 
     @property
     def most_tokens(self) -> float:
@@ -167,10 +168,6 @@ class GgufPlan:
             for use in self.uses(self.plan)
         }
 
-    def metrics_of(self, evaluation: OffloadEvaluation) -> ServingMetrics:
-        """Return the times of a plan that fits."""
-        return hosted_metrics(self.asked, evaluation.times_ns)
-
     def uses(self, plan: PartitionPlan) -> list[DeviceUse]:
         """Return the contents of each device."""
         return [self._use(plan, device) for device in self.jobs.devices]
@@ -192,15 +189,14 @@ class GgufPlan:
         return DeviceUse(device.name, tuple(layers), tuple(apart), has_output, *sizes, free)
 
     def _is_on(self, plan: PartitionPlan, unit: HalfLayer, device: Device) -> bool:
-        return plan.modes[unit.name] == "resident" and plan.assignment[unit.name] == device.name
+        return plan.assignment[unit.name] == device.name
 
     def line(self, plan: PartitionPlan) -> list[str]:
         """Return the command of a plan."""
         words = self.host_words.words(plan)
         assert isinstance(words, list)
-        fills = all(plan.modes[unit.name] == "resident" for unit in self.jobs.units[1:])
         used = {plan.assignment[unit.name] for unit in self.jobs.units[1:]}
-        if fills and len(used) > 1 and not self.jobs.takes_turns:
+        if STAGING_HOST not in used and len(used) > 1 and not self.jobs.takes_turns:
             words = [*words, *one_batch(len(self.jobs.model.layers))]
         path, ubatch, batch = self.jobs.model.path, self.jobs.ubatch, self.request.batch
         path = f"./{path}" if path.startswith("-") else path

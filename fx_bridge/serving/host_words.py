@@ -27,12 +27,13 @@ from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import Words
 from solver import PartitionError, SolveLimits
 from solver.model.checks import did_you_mean, only_given
-from solver.model.plan import Mode, PartitionPlan
+from solver.model.plan import PartitionPlan
 from solver.model.quantities import format_ns
 from solver.offload.contexts import OffloadResult
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.host_first import UnitGroup, plan_host_first
 from solver.offload.instance import OffloadInstance
+from solver.offload.units import UnitMode
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -242,7 +243,7 @@ class HostWordsModel:
         """
         first = next(filter(None, places), self._instance.devices[0].name)
         devices: list[int] = []
-        modes: list[Mode] = []
+        modes: list[UnitMode] = []
         for at, (group, device) in enumerate(zip(self._groups, places, strict=True)):
             for unit in group.units:
                 is_on_host = device is None or (at in apart and unit == group.units[-1])
@@ -314,5 +315,5 @@ def _feed(group: UnitGroup, experts: Collection[int]) -> Feed:
     return "experts" if group.units[-1] in experts else "dense"
 
 
-def _where(device: str, mode: Mode) -> str:
+def _where(device: str, mode: UnitMode) -> str:
     return "on the host" if mode == "host" else f"{mode} on {device}"

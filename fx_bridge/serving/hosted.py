@@ -9,22 +9,16 @@ from typing import ClassVar
 
 import torch
 
-from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.interop.words import Words
-from fx_bridge.placement.checks import checked_stages
-from fx_bridge.placement.model import place_all
-from fx_bridge.serving.host_stages import plan_of_stages, stages_of
 from fx_bridge.serving.host_words import HostWordsModel
-from fx_bridge.serving.phases import forgotten_states
-from fx_bridge.serving.placed import PlacedStep
+from fx_bridge.serving.placed import PlacedStep, place_step
 from fx_bridge.serving.plan import ServingPlan
-from fx_bridge.split.by_plan import split_by_plan
-from solver import Diagnosis, PartitionPlan, SolveLimits
+from solver import Diagnosis, SolveLimits
 from solver.model.checks import only_given
 from solver.model.devices import STAGING_HOST
-from solver.model.plan import MODES
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
 from solver.offload.instance import OffloadInstance
+from solver.offload.units import UNIT_MODES
 from solver.serving.metrics import ServingMetrics, hosted_metrics
 
 
@@ -104,14 +98,10 @@ class HostedPlan(ServingPlan):
         """
         return self.host_words(engine).words(self.plan)
 
-    def plan_of(self, captured: CapturedGraph) -> PartitionPlan:
-        """Return the plan of one of the graphs; each streamed unit is a stage of its own."""
-        return plan_of_stages(captured, self.asked.units, stages_of(self.instance, self.plan))
-
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Number of units per mode, by device."""
-        found = {device.name: dict.fromkeys(MODES, 0) for device in self.instance.devices}
+        found = {device.name: dict.fromkeys(UNIT_MODES, 0) for device in self.instance.devices}
         for device, mode in self.instance.units_of(self.plan).values():
             found[device][mode] += 1
         return {device: {str(mode): n for mode, n in of.items()} for device, of in found.items()}
@@ -156,19 +146,10 @@ class HostedPlan(ServingPlan):
             differ.
         """
         self.check_context()
-        stages = stages_of(self.instance, self.plan)
-        splits, streamed = [], set()
-        for captured in self.graphs.values():
-            split = split_by_plan(captured, self.plan_of(captured))
-            splits.append(split)
-            names = list(checked_stages(split))
-            streamed |= {names[at] for at, stage in enumerate(stages) if stage.mode == "streamed"}
-        own = [device.name for device in self.instance.devices]
-        given = devices if isinstance(devices, Mapping) else dict.fromkeys(own, devices)
-        used = {stage.device for stage in stages}
-        where = {name: given.get(name) or name for name in own if name in used}
-        if STAGING_HOST in used:
-            where[STAGING_HOST] = host
-        placed = place_all(splits, where, tied_weights="copy", streamed=streamed, slots=self.slots)
-        models = dict(zip(self.graphs, placed, strict=True))
-        return PlacedStep(models, self.step.context, forgotten_states(self.graphs))
+        names = self.plan.device_order
+        given = devices if isinstance(devices, Mapping) else dict.fromkeys(names, devices)
+        where = {name: given.get(name) or name for name in names}
+        where |= {STAGING_HOST: host} if STAGING_HOST in where else {}
+        return place_step(
+            self.graphs, self.plan, where, context=self.step.context, slots=self.slots
+        )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
 
 from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.placement.checks import checked_stages
 from fx_bridge.placement.model import PlacedModel, place_all
 from fx_bridge.serving.phases import forgets, forgotten_states
 from fx_bridge.split.by_plan import split_by_plan
@@ -106,7 +107,6 @@ def place_step(
     devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
     *,
     context: int,
-    streamed: Collection[str] = (),
     slots: int = 2,
 ) -> PlacedStep:
     """Put the stages of all graphs of a step on their devices.
@@ -116,20 +116,26 @@ def place_step(
     graphs : mapping of int to CapturedGraph
         A result of :func:`fx_bridge.serving.phases.capture_phases`.
     plan : PartitionPlan
-        Plan of the operators of all graphs.
+        Plan of the operators of all graphs. A stage with a streamed operator is streamed; caches
+        stay on their devices.
     devices : optional
         See :func:`fx_bridge.placement.model.place`; a mapping may include unused devices.
     context : int
         Positions of a sequence of the step.
-    streamed, slots : optional
-        See :func:`fx_bridge.placement.model.place`. Caches stay on their devices.
+    slots : int
+        See :func:`fx_bridge.placement.model.place`.
 
     Raises
     ------
     PartitionError
         If the plan leaves an operator out, or a device is not on this machine.
     """
-    splits = [split_by_plan(captured, part_of(captured, plan)) for captured in graphs.values()]
+    splits, streamed = [], set[str]()
+    for captured in graphs.values():
+        own = part_of(captured, plan)
+        splits.append(split_by_plan(captured, own))
+        names = list(checked_stages(splits[-1]))
+        streamed |= {names[own.stage_index[operator]] for operator in own.mode_of}
     if isinstance(devices, Mapping):
         devices = {name: where for name, where in devices.items() if name in plan.device_order}
     placed = place_all(splits, devices, tied_weights="copy", streamed=streamed, slots=slots)
@@ -144,4 +150,9 @@ def part_of(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:
         raise PartitionError(f"the plan has no device for operator {missing[0]!r}; plan all graphs")
     assignment = {name: plan.assignment[name] for name in names}
     used = set(assignment.values())
-    return PartitionPlan(assignment, tuple(d for d in plan.device_order if d in used))
+    return PartitionPlan(
+        assignment,
+        tuple(device for device in plan.device_order if device in used),
+        {name: plan.chunks.get(name, 0) for name in names},
+        mode_of={name: plan.mode_of[name] for name in names if name in plan.mode_of},
+    )

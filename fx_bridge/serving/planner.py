@@ -142,13 +142,14 @@ class ServingPlanner:
         check_choice(objective, SERVING_OBJECTIVES, "objective")
         job = self._graphs.job(grows=any_context or objective == "context")
         job = job.replace(objective=objective, first_token_limit_ns=first_token_limit_ns)
-        if job.host is not None:
-            return self._with_host(job, search)
+        graphs, made = self._graphs, HostedPlan if job.host else ServingPlan
         solved: ServingResult | OffloadResult
-        if objective == "context" and job.others:
+        if self._engine is not None:
+            solved = self._host_first(job, self._engine, search)
+        elif objective == "context" and job.others:
             solved = solve_captured_context(
                 job,
-                self._graphs.phases,
+                graphs.phases,
                 search.limits,
                 least=max(self._request.calls),
                 solver=search.solver,
@@ -156,33 +157,18 @@ class ServingPlanner:
             )
         else:
             solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
-        graphs = self._graphs
-        return ServingPlan(
-            graphs.step,
-            graphs.graphs,
-            self._request,
-            job,
-            solved,
-            self._experts_read,
-        )
+        return made(graphs.step, graphs.graphs, self._request, job, solved, self._experts_read)
 
-    def _with_host(self, job: Job, search: Search) -> HostedPlan:
-        graphs = self._graphs
-        if self._engine is None:
-            solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
-        else:
-            if search.solver not in ("auto", "cp-sat") or search.without:
-                raise PartitionError(
-                    f"plans that {self._engine} can run are of one model of CP-SAT; leave solver "
-                    "and without out, or the engine"
-                )
-            model = HostWordsModel.of(
-                graphs.graphs, OffloadInstance.of(job), job.batch, self._engine
+    def _host_first(self, job: Job, engine: str, search: Search) -> OffloadResult:
+        """Return the best plan with a host that an engine can run."""
+        if search.solver not in ("auto", "cp-sat") or search.without:
+            raise PartitionError(
+                f"plans that {engine} can run are of one model of CP-SAT; leave solver and without "
+                "out, or the engine"
             )
-            solved = model.solve(search.limits)
-        return HostedPlan(
-            graphs.step, graphs.graphs, self._request, job, solved, self._experts_read
-        )
+        instance = OffloadInstance.of(job)
+        model = HostWordsModel.of(self._graphs.graphs, instance, job.batch, engine)
+        return model.solve(search.limits)
 
 
 def plan_serving(

@@ -23,10 +23,10 @@ from solver.model.problem import PartitionProblem
 from solver.model.text import shown
 
 Group = TypeVar("Group", bound=Hashable)
-Mode = Literal["resident", "streamed", "host"]
+Mode = Literal["resident", "streamed"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 """Modes of an operator: its weights stay on the device, or are loaded from the host for each
-run, or the host itself runs it."""
+run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PartitionPlan:
         Empty if nothing is recomputed, or if the plan does not record the regions.
     mode_of : mapping of str to str
         Operator name to one of `MODES`, ``"resident"`` by default. An operator that runs on the
-        host belongs to the stage of its device.
+        host is on the device :data:`solver.model.devices.STAGING_HOST`.
 
     Raises
     ------

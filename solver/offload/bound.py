@@ -35,9 +35,8 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.clock import Clock
-from solver.model.plan import MODES, Mode
 from solver.offload.instance import OffloadInstance
-from solver.offload.units import Unit
+from solver.offload.units import UNIT_MODES, Unit, UnitMode
 from solver.offload.windows import best_window
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class CountAnswer:
 
     bound_ns: int | None
     devices: tuple[int, ...] | None = None
-    counts: Mapping[tuple[int, int, Mode], int] = field(default_factory=dict)
+    counts: Mapping[tuple[int, int, UnitMode], int] = field(default_factory=dict)
 
 
 class CountModel:
@@ -117,7 +116,7 @@ class CountModel:
         self._every = range(len(instance.devices))
         self._buffers, self._is_timed = buffers, is_timed
         self._model: cp_model.CpModel = cp_model.CpModel()
-        self._count: dict[tuple[int, int, Mode], Any] = {}
+        self._count: dict[tuple[int, int, UnitMode], Any] = {}
         self._add_counts()
         self._stages = self._add_stages()
         self._rooms = [self._add_memory(device) for device in self._every]
@@ -167,7 +166,7 @@ class CountModel:
                     self._count[number, device, mode] = self._model.new_int_var(0, most, "")
             self._model.add(sum(self._counts(number, device) for device in every) == most)
 
-    def _counts(self, number: int, device: int, *modes: Mode) -> Any:
+    def _counts(self, number: int, device: int, *modes: UnitMode) -> Any:
         wanted = modes or self._classes[number].unit.modes
         return sum(
             self._count[number, device, mode]
@@ -191,7 +190,7 @@ class CountModel:
                 model.add_implication(one[border - 1], one[border])
         return stages
 
-    def _sum(self, device: int, weights: dict[Mode, list[int]]) -> Any:
+    def _sum(self, device: int, weights: dict[UnitMode, list[int]]) -> Any:
         """Return the sum over classes and modes of counts times numbers of each class."""
         return sum(
             numbers[number] * self._count[number, device, mode]
@@ -227,7 +226,7 @@ class CountModel:
             return
         weights = [kind.unit.weight_bytes for kind in self._classes]
         held = [kind.unit.held_bytes for kind in self._classes]
-        rows: dict[Mode, list[int]] = {"streamed": weights, "host": held}
+        rows: dict[UnitMode, list[int]] = {"streamed": weights, "host": held}
         total = sum(self._sum(device, rows) for device in self._every)
         self._model.add(total <= capacity)
 
@@ -276,7 +275,7 @@ class CountModel:
             hops += border * hop
         return hops
 
-    def _is_any(self, device: int, *modes: Mode) -> Any:
+    def _is_any(self, device: int, *modes: UnitMode) -> Any:
         """Return a Boolean that is true if any unit has one of these modes on a device."""
         count = sum(self._counts(number, device, *modes) for number in range(len(self._classes)))
         is_any = self._model.new_bool_var("")
@@ -345,7 +344,7 @@ class CountModel:
 
     def _rests(self, phase: int, device: int, room: int, slowest: Fraction) -> Any:
         """Return how long the link of a device rests at least while units of its stage run."""
-        rests: dict[Mode, list[int]] = {mode: [] for mode in MODES}
+        rests: dict[UnitMode, list[int]] = {mode: [] for mode in UNIT_MODES}
         for unit in (kind.unit for kind in self._classes):
             run_ns = unit.run_ns[phase][device]
             left = max(room - unit.loaded_bytes, 0)

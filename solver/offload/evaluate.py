@@ -13,10 +13,11 @@ from itertools import pairwise
 
 from solver.model.checks import check_choice, only_given
 from solver.model.job import ServingObjective, grown_bytes
-from solver.model.plan import Mode, PartitionPlan
+from solver.model.plan import PartitionPlan
 from solver.model.quantities import exact_bytes, format_ns
 from solver.offload.instance import OffloadInstance
 from solver.offload.rounds import PREFETCHES, Prefetch, StreamedStep, round_ns
+from solver.offload.units import UnitMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _counted_ns(instance: OffloadInstance, times_ns: Mapping[str, Fraction]) -> 
 def memory_of(
     instance: OffloadInstance,
     devices: Sequence[int],
-    modes: Sequence[Mode],
+    modes: Sequence[UnitMode],
     prefetch: Prefetch = "buffer",
 ) -> tuple[list[int], list[int], int]:
     """Return the resident bytes and the least free bytes for loads by device, and the host's bytes.
@@ -180,7 +181,7 @@ def rooms_of(instance: OffloadInstance, held: Sequence[int]) -> list[int | None]
     ]
 
 
-def fits(instance: OffloadInstance, devices: Sequence[int], modes: Sequence[Mode]) -> bool:
+def fits(instance: OffloadInstance, devices: Sequence[int], modes: Sequence[UnitMode]) -> bool:
     """Return whether a plan fits the memory of the devices and the host."""
     return not _memory_violations(instance, *memory_of(instance, devices, modes))
 
@@ -188,7 +189,7 @@ def fits(instance: OffloadInstance, devices: Sequence[int], modes: Sequence[Mode
 def longest_context(
     instance: OffloadInstance,
     devices: Sequence[int],
-    modes: Sequence[Mode],
+    modes: Sequence[UnitMode],
     prefetch: Prefetch = "buffer",
 ) -> int | None:
     """Return the longest context that a plan which fits has memory for; None if any context."""
@@ -233,7 +234,7 @@ def _order_violations(instance: OffloadInstance, devices: Sequence[int]) -> list
 
 
 def _mode_violations(
-    instance: OffloadInstance, devices: Sequence[int], modes: Sequence[Mode]
+    instance: OffloadInstance, devices: Sequence[int], modes: Sequence[UnitMode]
 ) -> list[str]:
     reasons = {
         "resident": "it is pinned to the host",
@@ -273,7 +274,7 @@ def timeline_ns(
     instance: OffloadInstance,
     phase: int,
     devices: Sequence[int],
-    modes: Sequence[Mode],
+    modes: Sequence[UnitMode],
     rooms: Sequence[int | None],
     *,
     prefetch: Prefetch = "buffer",
@@ -295,7 +296,7 @@ def timeline_ns(
 def value_ns(
     instance: OffloadInstance,
     devices: Sequence[int],
-    modes: Sequence[Mode],
+    modes: Sequence[UnitMode],
     rooms: Sequence[int | None],
     *,
     rounds: Sequence[tuple[int, int]] | None = None,
@@ -320,7 +321,7 @@ def value_ns(
 
 
 def _steps(
-    instance: OffloadInstance, phase: int, devices: Sequence[int], modes: Sequence[Mode]
+    instance: OffloadInstance, phase: int, devices: Sequence[int], modes: Sequence[UnitMode]
 ) -> tuple[list[StreamedStep], int]:
     """Return the streamed units of a round, and the time of all that runs in it, hops included."""
     steps: list[StreamedStep] = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 
-from solver.model.plan import Mode
 from solver.offload.instance import OffloadInstance
 from solver.offload.layout import State
+from solver.offload.units import UnitMode
 
 
 def filled(
     instance: OffloadInstance,
-    other: Mode,
+    other: UnitMode,
     *,
     from_end: bool = False,
     passed: Collection[str] = (),
@@ -56,7 +56,7 @@ def greedy_plans(instance: OffloadInstance) -> Iterator[State]:
 
     A unit that cannot have its mode has another one.
     """
-    others: tuple[Mode, ...] = ("streamed", "host")
+    others: tuple[UnitMode, ...] = ("streamed", "host")
     for other in others:
         devices, modes = filled(instance, other)
         placed = zip(instance.units, modes, strict=True)

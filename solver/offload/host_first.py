@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Final
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
-from solver.model.plan import Mode
 from solver.offload.bound import classes_of
 from solver.offload.contexts import Found, OffloadResult, solve_offload
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.instance import OffloadInstance
+from solver.offload.units import UnitMode
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -171,15 +171,15 @@ class _HostFirstModel:
         is_exact = time_ns == said_ns or (time_ns < said_ns and not is_optimal)
         assert is_exact, "the rows miss a part of the time"
 
-    def _state(self, solver: cp_model.CpSolver) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
+    def _state(self, solver: cp_model.CpSolver) -> tuple[tuple[int, ...], tuple[UnitMode, ...]]:
         """Return the device and mode of every unit; those of the host are of the first stage."""
         used = [next((d for d in self._devices if solver.value(on[d])), None) for on in self._on]
         start = next((device for device in used if device is not None), 0)
         devices: list[int] = []
-        modes: list[Mode] = []
+        modes: list[UnitMode] = []
         for group, device, own in zip(self._groups, used, self._own, strict=True):
             devices += [start if device is None else device] * len(group.units)
-            mode: Mode = "host" if device is None else "resident"
+            mode: UnitMode = "host" if device is None else "resident"
             modes += [mode] * len(group.units)
             if device is not None and not solver.value(own[device]):
                 modes[-1] = "host"

@@ -15,7 +15,7 @@ from solver.model.job import Host, Job, ServingObjective, grown_bytes
 from solver.model.plan import Mode, PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.problem_checks import MAX_TOTAL
-from solver.offload.units import Unit, unit_of
+from solver.offload.units import Unit, UnitMode, unit_of
 from solver.presolve.transfers import Transfers
 
 
@@ -203,48 +203,71 @@ class OffloadInstance:
             ),
         )
 
-    def plan(self, devices: Sequence[int], modes: Sequence[Mode]) -> PartitionPlan:
-        """Return the plan of operators whose units have these devices, by position, and modes."""
-        placed = [*zip(self.units, devices, modes, strict=True)]
-        return PartitionPlan(
-            {
-                name: self.devices[device].name
-                for unit, device, _ in placed
-                for name in unit.operators
-            },
-            tuple(self.devices[device].name for device in sorted(set(devices))),
-            mode_of={name: mode for unit, _, mode in placed for name in unit.operators},
-        )
+    def plan(self, devices: Sequence[int], modes: Sequence[UnitMode]) -> PartitionPlan:
+        """Return the plan of operators whose units have these devices, by position, and modes.
 
-    def units_of(self, plan: PartitionPlan) -> dict[str, tuple[str, Mode]]:
+        What runs on the host is on :data:`solver.model.devices.STAGING_HOST`, the last device of
+        every chunk. Each streamed unit is a stage of its own.
+        """
+        names = [*(device.name for device in self.devices), STAGING_HOST]
+        assignment: dict[str, str] = {}
+        chunks: dict[str, int] = {}
+        mode_of: dict[str, Mode] = {}
+        chunk, before = 0, (-1, "host")
+        for unit, device, mode in zip(self.units, devices, modes, strict=True):
+            place = (len(self.devices) if mode == "host" else device, mode)
+            if place != before or mode == "streamed":
+                chunk += place[0] <= before[0]
+            assignment |= dict.fromkeys(unit.operators, names[place[0]])
+            chunks |= dict.fromkeys(unit.operators, chunk)
+            if mode != "host":
+                mode_of |= dict.fromkeys(unit.operators, mode)
+            before = place
+        used = set(assignment.values())
+        order = tuple(name for name in names if name in used)
+        return PartitionPlan(assignment, order, chunks, mode_of=mode_of)
+
+    def units_of(self, plan: PartitionPlan) -> dict[str, tuple[str, UnitMode]]:
         """Return the device and the mode of each unit under a plan of operators.
+
+        A unit on the host belongs to the device of the unit before it, or else after it.
 
         Raises
         ------
         PartitionError
             If the plan names other operators or devices than the instance, or divides a unit.
         """
-        found: dict[str, tuple[str, Mode]] = {}
-        for unit in self.units:
-            for name in unit.operators:
-                if name not in plan.assignment:
-                    raise PartitionError(f"the plan has no device for operator {name!r}; write one")
-                place = plan.assignment[name], plan.modes[name]
-                if found.setdefault(unit.name, place) != place:
-                    raise PartitionError(
-                        f"the plan divides unit {unit.name!r}: operator {name!r} is {place[1]} on "
-                        f"{place[0]}, and others are not; give all of its operators one device "
-                        "and one mode"
-                    )
         known = {name for unit in self.units for name in unit.operators}
-        for name in (name for name in plan.assignment if name not in known):
-            hint = did_you_mean(name, known, "name operators of the problem alone")
-            raise PartitionError(f"the plan names {name!r}, which is no operator; {hint}")
         for name, device in plan.assignment.items():
-            if device not in self.device_index:
+            if name not in known:
+                hint = did_you_mean(name, known, "name operators of the problem alone")
+                raise PartitionError(f"the plan names {name!r}, which is no operator; {hint}")
+            if device not in (*self.device_index, STAGING_HOST):
                 hint = did_you_mean(device, self.device_index, "name devices of the problem")
                 raise PartitionError(f"operator {name!r} is on {device!r}, which is none; {hint}")
+        places = [self._place(unit, plan) for unit in self.units]
+        last = next((at for at, _ in places if at != STAGING_HOST), self.devices[0].name)
+        found: dict[str, tuple[str, UnitMode]] = {}
+        for unit, (device, mode) in zip(self.units, places, strict=True):
+            last = last if device == STAGING_HOST else device
+            found[unit.name] = last, "host" if device == STAGING_HOST else mode
         return found
+
+    def _place(self, unit: Unit, plan: PartitionPlan) -> tuple[str, Mode]:
+        """Return the device and the mode of the operators of a unit."""
+        places: dict[tuple[str, Mode], str] = {}
+        for name in unit.operators:
+            if name not in plan.assignment:
+                raise PartitionError(f"the plan has no device for operator {name!r}; write one")
+            places.setdefault((plan.assignment[name], plan.modes[name]), name)
+        place, *others = places
+        if others:
+            device, mode = others[0]
+            raise PartitionError(
+                f"the plan divides unit {unit.name!r}: operator {places[others[0]]!r} is {mode} on "
+                f"{device}, and others are not; give all of its operators one device and one mode"
+            )
+        return place
 
 
 def _crossing_bytes(problem: PartitionProblem, units: Mapping[str, Sequence[str]]) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from solver.model.plan import Mode
 from solver.offload.bound import CountAnswer, UnitClass
+from solver.offload.units import UnitMode
 
-State = tuple[tuple[int, ...], tuple[Mode, ...]]
+State = tuple[tuple[int, ...], tuple[UnitMode, ...]]
 """The device, by position, and the mode of every unit."""
 
 
@@ -19,7 +19,7 @@ def layouts(classes: Sequence[UnitClass], answer: CountAnswer) -> Iterator[State
     if answer.devices is None:
         return
     for arrange in (_spread, _hosts_first, _hosts_last):
-        modes: list[Mode] = ["resident"] * len(answer.devices)
+        modes: list[UnitMode] = ["resident"] * len(answer.devices)
         for number, kind in enumerate(classes):
             for device in sorted(set(answer.devices)):
                 members = [m for m in kind.members if answer.devices[m] == device]
@@ -31,11 +31,11 @@ def layouts(classes: Sequence[UnitClass], answer: CountAnswer) -> Iterator[State
         yield answer.devices, tuple(modes)
 
 
-def _spread(counts: dict[Mode, int]) -> list[Mode]:
+def _spread(counts: dict[UnitMode, int]) -> list[UnitMode]:
     """Return modes as even as they can be: the one that is furthest behind its share comes next."""
     total = sum(counts.values())
     placed = dict.fromkeys(counts, 0)
-    order: list[Mode] = []
+    order: list[UnitMode] = []
     for turn in range(1, total + 1):
         mode = max(counts, key=lambda mode: counts[mode] * turn - placed[mode] * total)
         placed[mode] += 1
@@ -43,11 +43,11 @@ def _spread(counts: dict[Mode, int]) -> list[Mode]:
     return order
 
 
-def _hosts_first(counts: dict[Mode, int]) -> list[Mode]:
+def _hosts_first(counts: dict[UnitMode, int]) -> list[UnitMode]:
     hosts = counts.get("host", 0)
-    first: list[Mode] = ["host"] * hosts
+    first: list[UnitMode] = ["host"] * hosts
     return first + _spread({**counts, "host": 0})
 
 
-def _hosts_last(counts: dict[Mode, int]) -> list[Mode]:
+def _hosts_last(counts: dict[UnitMode, int]) -> list[UnitMode]:
     return _hosts_first(counts)[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -72,6 +73,9 @@ def plan_offload(
         If the solver has no steps for a host.
     """
     check_solver(solver)
+    if solver != "greedy":
+        # Loading it takes no part of the time.
+        importlib.import_module("ortools.sat.python.cp_model")
     limits = limits or SolveLimits()
     clock, log = Clock.of(limits), list[StepRecord]()
     steps = [step for step in SCHEDULES[solver] if step not in without]

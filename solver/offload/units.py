@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 from solver.model.devices import STAGING_HOST
 from solver.model.errors import PartitionError
 from solver.model.job import Job
 from solver.model.operators import Operator
-from solver.model.plan import MODES, Mode
 from solver.model.problem import PartitionProblem
+
+UnitMode = Literal["resident", "streamed", "host"]
+UNIT_MODES: Final[tuple[UnitMode, ...]] = get_args(UnitMode)
+"""Modes of a unit: its weights stay on the device, or are loaded from the host for each run, or the
+host itself runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Unit:
     weight_bytes: int
     cache_bytes: int
     padding_bytes: int
-    modes: tuple[Mode, ...]
+    modes: tuple[UnitMode, ...]
     run_ns: tuple[tuple[int, ...], ...]
     host_ns: tuple[int, ...]
     growths: tuple[tuple[int, int | None], ...] = ()
@@ -103,7 +108,7 @@ def unit_of(job: Job, name: str) -> Unit:
         weight_bytes,
         sum(weights[key].size_bytes for key in keys) - weight_bytes,
         sum(job.padding_bytes.get(key, 0) for key in own),
-        tuple(mode for mode in MODES if allowed[mode]),
+        tuple(mode for mode in UNIT_MODES if allowed[mode]),
         tuple(tuple(_total_ns(m, device.device_class) for device in devices) for m in forms),
         tuple(_total_ns(members, kind) if kind and may_run else 0 for members in forms),
         tuple(

@@ -38,9 +38,8 @@ def test_plans_of_ik_llama_cpp_are_the_best_of_all_and_their_words_come_back(tmp
             assert found.solved.plan is None
             continue
         assert found.solved.status is SolveStatus.OPTIMAL and found.evaluation.value_ns == best
-        if found.plan.modes["output"] == "resident" and "resident" not in (
-            found.plan.modes[unit.name] for unit in jobs.units[:-1]
-        ):
+        on = [found.plan.assignment[unit.name] for unit in jobs.units]
+        if on[-1] != "host" and {*on[:-1]} == {"host"}:
             refused += 1
             with pytest.raises(PartitionError, match="without a layer there"):
                 found.line(found.plan)
@@ -134,7 +133,7 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
         assert found.solved.status is SolveStatus.OPTIMAL
         cost = found.solved.evaluation
         assert cost.value_ns == best
-        metrics = found.metrics_of(cost)
+        metrics = found.metrics
         assert found.solved.objective == {
             "throughput": Fraction(jobs.request.batch * 10**9) / best,
             "context": jobs.request.batch * found.context,
@@ -232,7 +231,7 @@ def test_what_devices_hold_is_what_the_evaluator_counts(tmp_path):
             assert taken == held[device.name] + buffer_bytes * bool(taken)
             assert use.free_bytes == device.memory_bytes - taken >= 0
             assert use.has_output == (use.device == found.solved.plan.assignment["output"]) or (
-                found.solved.plan.modes["output"] == "host"
+                found.solved.plan.assignment["output"] == "host"
             )
 
 

@@ -63,7 +63,7 @@ def test_what_is_planned_is_said_and_read(family):
     total = sum(p.nbytes for p in model.parameters())
     some = planned(model, total * 2 // 3, objective="request")
     assert some.solved.status.value == "optimal"
-    assert {"resident", "host"} == set(some.plan.modes.values())
+    assert {*some.plan.assignment.values()} == {"cuda:0", "host"}
     words = some.words("llama.cpp")
     read = some.host_words("llama.cpp").read(shlex.join(words))
     assert read.plan == some.plan and not read.notes

@@ -81,8 +81,9 @@ def test_the_optimum_is_that_of_brute_force(count):
         assert faster.status is not SolveStatus.INFEASIBLE
         first_ns, other_ns = evaluate_offload(instance, found.plan).times_ns.values()
         assert found.objective == runs * first_ns + times * other_ns
-        modes = [found.plan.modes[f"op{group.units[-1]}"] for group in groups]
-        firsts = [found.plan.modes[f"op{group.units[0]}"] for group in groups]
+        placed = instance.units_of(found.plan)
+        modes = [placed[f"u{group.units[-1]}"][1] for group in groups]
+        firsts = [placed[f"u{group.units[0]}"][1] for group in groups]
         seen.add((firsts[0] == "host", "resident" in modes, firsts != modes))
     assert len(seen) == 7  # All but that nothing is resident, nor on the host.
 

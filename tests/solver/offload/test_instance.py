@@ -100,7 +100,7 @@ def test_pins_hold_for_units():
     found = solve_job(job(devices=2, pins={"b": ("d1",), "c": ("host",)}))
     assert found.status is SolveStatus.OPTIMAL
     assert found.plan.assignment["a"] == found.plan.assignment["b"] == "d1"
-    assert dict(found.plan.mode_of) == {"c": "host"}
+    assert dict(found.plan.assignment) == {"a": "d1", "b": "d1", "c": "host"}
     assert evaluate_offload(made, made.plan((0, 0), ("resident", "resident"))).violations == (
         "unit 'first' is on 'd0', and is pinned to d1",
         "unit 'second' cannot be resident: it is pinned to the host",

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from solver import Device, Link, PartitionError, SolveLimits, SolveStatus, check_without
-from solver.model.plan import MODES, PartitionPlan
+from solver.model.plan import PartitionPlan
 from solver.model.quantities import format_ns
 from solver.offload import bound
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.instance import OffloadInstance
 from solver.offload.plan import STEPS, plan_offload
-from solver.offload.units import Unit
+from solver.offload.units import UNIT_MODES, Unit
 from tests.support import offload_oracle
 from tests.support.problem_counts import counts
 from tests.support.random_jobs import random_job, to_cases
@@ -109,7 +109,7 @@ def instance_with(units, *devices, host_bytes=None, host_hop_ns=0):
 
 def chain(memory, *, bandwidth=10**9, latency=0, host_ns=30, count=6, **settings):
     """Like units of 10 bytes and 4 ns on one device."""
-    units = [Unit(f"u{index}", 10, 1, 0, MODES, ((4,),), (host_ns,)) for index in range(count)]
+    units = [Unit(f"u{index}", 10, 1, 0, UNIT_MODES, ((4,),), (host_ns,)) for index in range(count)]
     return instance_with(units, (Device("d", memory), Link(bandwidth, latency)), **settings)
 
 
@@ -203,10 +203,14 @@ def test_what_does_not_fit_is_said_in_words():
     )
     units = [Unit(name, 5, 0, 0, ("resident",), ((0, 0),), (0,)) for name in ("a", "b")]
     instance = instance_with(units, (Device("d"), Link()), (Device("e"), Link()))
-    found = evaluate_offload(instance, instance.plan((1, 0), ("streamed", "host")))
+    found = evaluate_offload(instance, instance.plan((1, 0), ("streamed", "streamed")))
     assert found.violations == (
         "unit 'b' is on 'd', which comes before 'e', on which the unit before it is",
         "unit 'a' cannot be streamed: it has no weights, or writes them",
+        "unit 'b' cannot be streamed: it has no weights, or writes them",
+    )
+    found = evaluate_offload(instance, instance.plan((0, 0), ("resident", "host")))
+    assert found.violations == (
         "unit 'b' cannot be host: it has no time there, or is pinned to devices",
     )
 
@@ -288,8 +292,8 @@ def test_a_deterministic_search_repeats_itself():
         (PartitionPlan(dict.fromkeys("abv", "d"), ("d",)), "names 'v', which is no operator; "),
         (PartitionPlan(dict.fromkeys("ab", "e"), ("e",)), "operator 'a' is on 'e', which is none"),
         (
-            PartitionPlan(dict.fromkeys("ab", "d"), ("d",), mode_of={"b": "host"}),
-            "the plan divides unit 'u0': operator 'b' is host on d, and others are not; give all",
+            PartitionPlan(dict.fromkeys("ab", "d"), ("d",), mode_of={"b": "streamed"}),
+            "the plan divides unit 'u0': operator 'b' is streamed on d, and others are not; ",
         ),
     ],
 )
