@@ -17,22 +17,8 @@ SECTIONS = {
     "Warns",
 }
 
-TYPES_ALONE = {}
-"""Entries that only repeat a type, by room. Numbers may only become smaller."""
-
 VAGUE = re.compile(r"\b(?:somebody|nobody|so[\s#]+(?:many|much))\b", re.IGNORECASE)
-
-VAGUE_WORDS = {}
-"""Matches in files of Python, by room, and in pages. Numbers may only become smaller."""
-
-
 WH_FIRST = re.compile(r"(?:what|which|who|whose|how|whether|where|when|why)\b", re.IGNORECASE)
-WH_FIRST_LINES = {}
-"""First lines that begin so, by room. Numbers may only become smaller."""
-
-WHAT = {}
-"""The same for "what" in docstrings, where it is said more often than `MOST_WHAT` allows."""
-
 MOST_WHAT = 2
 """Of 1,000 words of a room's docstrings."""
 WORD = re.compile(r"[A-Za-z']+")
@@ -65,21 +51,18 @@ def every_docstring():
 
 
 def test_no_entry_of_a_docstring_repeats_a_type_alone():
-    found = Counter(name for name, text in every_docstring() for _ in types_alone(text))
-    assert found == TYPES_ALONE
+    assert not [line for _, text in every_docstring() for line in types_alone(text)]
 
 
 def test_sentences_name_who_acts_and_how_much():
     texts = [(room(file), text_of(file)) for package in PACKAGES for file in files(package)]
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         texts.append((page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")))
-    found = Counter(name for name, text in texts for _ in VAGUE.findall(text))
-    assert found == VAGUE_WORDS
+    assert not [(name, found) for name, text in texts if (found := VAGUE.findall(text))]
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb():
-    found = Counter(name for name, text in every_docstring() if WH_FIRST.match(text))
-    assert found == WH_FIRST_LINES
+    assert not [text for _, text in every_docstring() if WH_FIRST.match(text)]
 
 
 def test_docstrings_name_things_by_nouns():
@@ -91,7 +74,7 @@ def test_docstrings_name_things_by_nouns():
         what[name] += said.count("what")
     # A room of few words may say it once.
     most = {name: max(1, MOST_WHAT * count // 1000) for name, count in words.items()}
-    assert {name: count for name, count in what.items() if count > most[name]} == WHAT
+    assert not {name: count for name, count in what.items() if count > most[name]}
 
 
 def test_the_reader_finds_what_it_looks_for():
@@ -110,10 +93,6 @@ Returns
 -------
 Plan
 
-Raises
-------
-PartitionError
-
 Examples
 --------
 text
@@ -122,8 +101,5 @@ text
         "first, second : int",
         "fourth : int",
         "Plan",
-        "PartitionError",
     ]
-    assert (
-        len(VAGUE.findall("Nobody takes so\n    # many; somebody else, so much. Somebodyelse")) == 4
-    )
+    assert len(VAGUE.findall("Nobody takes so\n # many; somebody else, so much. Somebodyelse")) == 4

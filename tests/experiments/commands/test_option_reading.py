@@ -145,6 +145,5 @@ def test_steps_are_read_and_refused():
     names = step_names()[:2]
     assert read_without(None) == ()
     assert read_without([",".join(names), names[0]]) == tuple(sorted(names))
-    with pytest.raises(PartitionError, match=r"^--without: step 'nothing' is unknown; ") as caught:
+    with refused(starts="--without: step 'nothing' is unknown; "):
         read_without(["nothing"])
-    assert "\n" not in str(caught.value)

@@ -325,15 +325,6 @@ def test_greedy_stands_beside_and_may_be_asked_for(capsys, answer):
     assert [line.split()[0] for line in told.splitlines()[-4:]].count("greedy") == 1
 
 
-def test_steps_are_left_out_of_searches_for_plans_that_serve(answer):
-    words = [*SERVE, "--objective", "request", "--solver", "cp-sat", "--deterministic"]
-    ran = {step["step"] for step in answer(words)["log"]}
-    assert len(ran) > 1
-    for step in ran - {"cp-sat"}:
-        left = answer([*words, "--without", step])["log"]
-        assert step not in {record["step"] for record in left}
-
-
 def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answer):
     out = str(tmp_path / "plan.json")
     words = ["serve", MODEL, "--devices", "90KB@rtx-4090", "--host", "1MB", *REQUEST]

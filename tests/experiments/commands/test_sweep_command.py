@@ -27,32 +27,25 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_sweep_is_run_once_and_reported(folder, capsys):
+def test_a_sweep_is_run_once_and_reported(folder, capsys, answer):
     assert main(["sweep", "sweep.toml", "--out", "r.sqlite", "--jobs", "1"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "2 cells of 1 case: 1 feasible, 1 optimal"
     assert out.splitlines()[1].startswith("2 done in ")
     assert err.splitlines()[-1] == "wrote r.sqlite"
-    assert main(["sweep", "sweep.toml", "-o", "r.sqlite", "--json"]) == 0
-    out, _ = capsys.readouterr()
-    found = json.loads(out)
+    found = answer(["sweep", "sweep.toml", "-o", "r.sqlite"])
     assert set(found) == told_keys("### `sweep`")
     assert (found["cells"], found["present"], found["done"], found["failed"]) == (2, 2, 0, 0)
     assert found["by_status"] == {"feasible": 1, "optimal": 1}
     assert found["wall_time_s"] > 0
-    assert main(["report", "r.sqlite", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+    assert len(answer(["report", "r.sqlite"])["rows"]) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["no.toml", "--out", "r.sqlite"], "cannot read no.toml"),
-        (["sweep.toml"], "Missing option '--out'"),
-        (["sweep.toml", "--out", ""], "--out is empty"),
         (["sweep.toml", "--out", "sweep.toml"], "--out sweep.toml is the file that is read"),
         (["sweep.toml", "--out", "no/r.sqlite"], "there is no folder no"),
-        (["sweep.toml", "--out", "r.sqlite", "--jobs", "0"], "greater than or equal to 1"),
         (["sweep.toml", "--out", "r.sqlite", "--model", "mpl"], "did you mean mlp"),
     ],
 )

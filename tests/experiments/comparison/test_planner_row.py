@@ -67,7 +67,6 @@ def test_a_solver_answers_as_it_does_alone():
 
 
 def test_steps_are_left_out_where_a_planner_proves(named, monkeypatch):
-    """Tests with a search that only tells what it was asked to leave out."""
     asked = []
 
     def told(problem, limits, *, solver, without):

@@ -10,7 +10,6 @@ def moment(incumbent, bound, name="bottleneck"):
 
 
 def test_a_point_has_the_time_since_the_start_and_keeps_the_best():
-    """Tests that later methods, which know less, take nothing back, and repeat nothing."""
     clock = iter([10.0, 11.0, 12.0, 14.0])
     told = []
     trace = SearchTrace(told.append, lambda: next(clock))
@@ -26,7 +25,6 @@ def test_a_point_has_the_time_since_the_start_and_keeps_the_best():
 
 
 def test_the_next_objective_starts_anew():
-    """Tests that a bound of one objective is not taken for one of the next."""
     trace = SearchTrace()
     trace(moment(9, 9))
     trace(moment(4, 1, "transfer"))

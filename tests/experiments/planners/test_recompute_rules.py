@@ -13,12 +13,10 @@ from experiments.planners.recompute_rules import (
     operator_policy,
 )
 from experiments.planners.task import PlanningTask
-from experiments.zoo.building import LoadedModel
-from fx_bridge import Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import module_operators
-from fx_bridge.digraph import to_digraph
-from solver import Device, problem_from_digraph
+from solver import Device
+from tests.support.planning import task_of
 from tests.support.training_models import Block
 
 ATEN = torch.ops.aten
@@ -67,17 +65,13 @@ def captured_of(*layers):
     return capture(nn.Sequential(*layers).train(), (X,))
 
 
-def task_of(*layers):
+def trained(*layers):
     model = nn.Sequential(*layers).train()
-    captured = capture(model, (X,))
-    problem = problem_from_digraph(
-        to_digraph(captured, training=Training()), [Device("d")], memory_model="training"
-    )
-    return PlanningTask(problem, LoadedModel("model", model, (X,)), captured)
+    return task_of(model, (X,), [Device("d")], memory_model="training")
 
 
 def test_layers_are_those_of_the_model():
-    task = task_of(Block(), Block(), Block())
+    task = trained(Block(), Block(), Block())
     layers = layers_of(task)
     assert layers == [module_operators(task.captured)[str(number)] for number in range(3)]
     assert every_nth(layers, 1) == set(task.problem.index_of)
@@ -94,7 +88,7 @@ def test_what_lies_between_layers_is_of_none_where_there_is_a_model():
         def forward(self, x):
             return self.head(self.blocks(x))
 
-    task = task_of(Headed())
+    task = trained(Headed())
     head = module_operators(task.captured)["0.head"]
     assert head and not set(head) & every_nth(layers_of(task), 1)
     # A problem alone has regions, also of what is at the ends.
@@ -135,7 +129,7 @@ class Products(TorchDispatchMode):
 
 @pytest.mark.parametrize("layer", [Block(), Fused()], ids=["block", "fused"])
 def test_the_policy_keeps_the_products_that_torchtitan_counts(layer):
-    task = task_of(layer, layer)
+    task = trained(layer, layer)
     again = operator_policy(task.captured, layers_of(task))
     kept = [node for node in task.captured.operators if node.name not in again]
     fused = [node for node in kept if "scaled_dot_product" in str(node.target)]

@@ -1,35 +1,30 @@
 """torch's partitioner as a planner: its partitions as plans, its failures as they are."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from experiments.planners.task import PlanningTask
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
-from experiments.zoo.building import LoadedModel
-from fx_bridge.capture.graph import capture
-from fx_bridge.digraph import to_digraph
 from fx_bridge.interop import accelerator_partitioner
 from fx_bridge.interop.accelerator_partitioner import TorchPartition, torch_partition
-from solver import Device, PartitionError, SolveLimits, problem_from_digraph
+from solver import Device, PartitionError, SolveLimits
+from tests.support.planning import task_of
 
 BYTES = [2600, 2700, 2900]
 (PLANNER,) = TORCH_PLANNERS
 
 
-def task_of(*memory_bytes, **settings):
+def task_on(*memory_bytes, **settings):
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(6))).eval()
-    loaded = LoadedModel("linear", model, (torch.ones(2, 16),))
-    captured = capture(model, loaded.args)
     devices = [Device(f"gpu{i}", size) for i, size in enumerate(memory_bytes)]
-    return PlanningTask(
-        problem_from_digraph(to_digraph(captured), devices, **settings), loaded, captured
-    )
+    return task_of(model, (torch.ones(2, 16),), devices, **settings)
 
 
 @pytest.fixture(scope="module")
 def task():
-    return task_of(*BYTES)
+    return task_on(*BYTES)
 
 
 def test_the_plan_is_torchs_partition_judged_by_the_evaluator(task):
@@ -59,9 +54,7 @@ def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
     assert "the plan has 2 chunks per device, but at most 1 may be used" in answer.result.reason
     assert answer.words == ("3 partitions: 2 on gpu0, 1 on gpu1; data comes back to devices once")
     assert answer.result.evaluation.bottleneck_ns > 0
-    roomier = PlanningTask(
-        task_of(9000, 9000, chunks_per_device=2).problem, task.loaded, task.captured
-    )
+    roomier = replace(task, problem=task_on(9000, 9000, chunks_per_device=2).problem)
     assert PLANNER.plan(roomier, SolveLimits()).result.status.value == "feasible"
 
 
@@ -88,4 +81,4 @@ def test_copies_are_left_out_and_lost_partitions_told(task, monkeypatch):
 
 def test_failures_are_torchs_own():
     with pytest.raises(RuntimeError, match="too large to fit any device"):
-        PLANNER.plan(task_of(1000, 1000, 7000), SolveLimits())
+        PLANNER.plan(task_on(1000, 1000, 7000), SolveLimits())

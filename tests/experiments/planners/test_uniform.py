@@ -5,12 +5,9 @@ import torch
 from torch import nn
 
 from experiments.planners.balancers import UNIFORM_PLANNERS, repeated_layers
-from experiments.planners.task import PlanningTask
-from experiments.zoo.building import LoadedModel
-from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import module_operators
-from fx_bridge.digraph import to_digraph
-from solver import Device, SolveLimits, problem_from_digraph
+from solver import Device, SolveLimits
+from tests.support.planning import task_of
 
 PLAN = UNIFORM_PLANNERS[0].plan
 
@@ -41,16 +38,13 @@ class Encoder(nn.Module):
         return self.end(x)
 
 
-def task_of(model, devices):
-    loaded = LoadedModel("model", model.eval(), (torch.ones(1, 4),))
-    captured = capture(model, loaded.args)
-    names = [Device(f"d{i}") for i in range(devices)]
-    return PlanningTask(problem_from_digraph(to_digraph(captured), names), loaded, captured)
+def task_on(model, devices):
+    return task_of(model.eval(), (torch.ones(1, 4),), [Device(f"d{i}") for i in range(devices)])
 
 
 @pytest.fixture(scope="module")
 def task():
-    return task_of(Encoder(), 3)
+    return task_on(Encoder(), 3)
 
 
 def test_layers_are_the_members_of_the_outermost_lists_in_execution_order(task):
@@ -73,5 +67,5 @@ def test_stages_have_equal_numbers_of_layers(task):
 
 def test_more_devices_than_layers_leaves_some_out():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    plan = PLAN(task_of(model, 5), SolveLimits()).result.plan
+    plan = PLAN(task_on(model, 5), SolveLimits()).result.plan
     assert plan.device_order == ("d0", "d1")

@@ -8,6 +8,7 @@ import pytest
 from experiments.problems.devices import device_text, parse_devices, parse_link
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from solver import Device, GiB, Link, PartitionError
+from tests.support.refusals import refused
 
 
 def memories(text):
@@ -49,15 +50,14 @@ def test_devices_are_numbered_by_kind():
         ("0GiB", "memory is 0GiB"),
         ("9999x24GiB", "9999 devices"),
         ("1000x1GiB,1000x1GiB", "2000 devices"),
-        ("80GiB@a100", "did you mean a100-40gb|did you mean a100-80gb"),
+        ("80GiB@a100", "did you mean a100-"),
         ("80GiB@", "no class follows the @"),
         ("missing.toml", "cannot read missing.toml"),
     ],
 )
 def test_wrong_strings_say_in_one_line_what_is_wrong(text, says):
-    with pytest.raises(PartitionError, match=says) as caught:
+    with refused(says):
         parse_devices(text)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,8 @@ def test_a_device_reads_its_memory(memory, memory_bytes):
     ],
 )
 def test_memory_that_is_none_is_refused_in_one_line(memory, says):
-    with pytest.raises(PartitionError, match=f"^{says}") as caught:
+    with refused(starts=says):
         Device("d", memory_bytes=memory)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -229,23 +228,21 @@ SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_pe
         ("[[devices]]\nmemory = 5\n[interconnect]\nlatency_ns = -1", "not negative"),
         (
             "[[devices]]\nmemory = 5\ncount = 2\n[[links]]\nsource = 'cuda:1'\ntarget = 'cuda:1'",
-            r"links\[0\]: it leads from 'cuda:1' to itself, .*; leave it out",
+            "links[0]: it leads from 'cuda:1' to itself, ",
         ),
         (
             "[[devices]]\nmemory = 5\nflops_per_s = { float32 = 2, flaot16 = 1 }\n"
             "memory_bandwidth_bytes_per_s = 1",
-            r"devices\[0\]: flops_per_s: there is no dtype 'flaot16'; did you mean float16",
+            "devices[0]: flops_per_s: there is no dtype 'flaot16'; did you mean float16",
         ),
         (SPEEDS + "1\nlaunch_overhead_ns = -1", "launch_overhead_ns is -1"),
         (SPEEDS + "{a = 1}", "memory_bandwidth_bytes_per_s is {'a': 1}"),
         ("devices = 3", "devices is not a list"),
-        ("devices = [3]", r"devices\[0\] is not an object"),
+        ("devices = [3]", "devices[0] is not an object"),
         ("[[device]]\nmemory = 5", "did you mean devices"),
         ("not toml", "not valid TOML"),
     ],
 )
 def test_wrong_files_name_the_file_and_the_field(tmp_path, text, says):
-    with pytest.raises(PartitionError, match=says) as caught:
+    with refused(says, starts=str(tmp_path / "devices.toml")):
         read(tmp_path, text)
-    assert str(caught.value).startswith(str(tmp_path / "devices.toml"))
-    assert "\n" not in str(caught.value)

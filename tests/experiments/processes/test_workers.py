@@ -1,15 +1,14 @@
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from experiments.processes.workers import WorkerGroup, WorkerProcess, exit_words
 from solver import PartitionError
+from tests.support.torchrun import is_running
 
 
 @pytest.fixture
@@ -18,20 +17,9 @@ def workers():
         yield group
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # What has ended and was not waited for is still there.
-    with contextlib.suppress(OSError), Path(f"/proc/{pid}/stat").open() as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
-    return True
-
-
 def wait_until_gone(pids):
     for _ in range(600):
-        if not any(map(is_alive, pids)):
+        if not any(map(is_running, pids)):
             return True
         time.sleep(0.1)
     return False
@@ -45,9 +33,9 @@ def test_every_worker_answers_again_and_again_and_none_is_left(workers):
         assert {answer["threads"] for answer in answers} == {"3"}
     pids = [answer["pid"] for answer in answers]
     assert len(set(pids)) == 2
-    assert all(map(is_alive, pids))
+    assert all(map(is_running, pids))
     workers.__exit__(None, None, None)
-    assert not any(map(is_alive, pids))
+    assert not any(map(is_running, pids))
 
 
 def test_a_package_of_the_current_folder_takes_no_worker_s_place(tmp_path, monkeypatch):
@@ -83,7 +71,7 @@ def test_a_worker_that_is_late_is_named():
         with pytest.raises(PartitionError, match=r"no answer after 0.5 s; give more time"):
             group.ask([{"do": "sleep"}, {"do": "sleep"}])
         pids = [process.pid for process in group._processes]
-    assert not any(map(is_alive, pids))
+    assert not any(map(is_running, pids))
 
 
 def processes_of_killed(code, later_s=0.0, **variables):
@@ -147,12 +135,3 @@ def test_last_words_are_those_of_the_last_job():
     finally:
         process.kill()
         process.close()
-
-
-def test_a_group_ends_with_ctrl_c():
-    pids = []
-    group = WorkerGroup("tests.support.echo_worker", 1, time_limit_s=60)
-    with pytest.raises(KeyboardInterrupt), group:
-        pids += [process.pid for process in group._processes]
-        raise KeyboardInterrupt
-    assert not any(map(is_alive, pids))

@@ -6,6 +6,7 @@ import pytest
 from experiments.sweep import packing
 from experiments.sweep.packing import pack, unpack
 from solver import PartitionError
+from tests.support.refusals import refused
 
 DATA = {"<script>": ["../../x", "a\n\x00\ud800\u2028", 1.5, None, 10**15]}
 
@@ -21,9 +22,8 @@ def test_data_survive_packing_and_sending():
     "packed", ["", "nonsense", "\u20ac", pack(DATA)[:-8], b64encode(zlib.compress(b"{")), 3]
 )
 def test_damage_is_one_line(packed):
-    with pytest.raises(PartitionError, match=r"^the problem cannot be unpacked \(") as caught:
+    with refused(starts="the problem cannot be unpacked ("):
         unpack(packed, "the problem")
-    assert "\n" not in str(caught.value)
 
 
 def test_what_unpacks_to_more_than_memory_is_refused(monkeypatch):

@@ -58,7 +58,6 @@ def test_planners_with_one_plan_share_its_file():
 
 
 def test_names_stay_when_more_cases_come():
-    """Tests that a comparison need not write the files of earlier models again."""
     keys = [key(f"model {number}") for number in range(12)] + [key("model-3")]
     cases = tuple(Case(case, small_problem()) for case in keys)
     first, last = (name_files(study(cases=cases[:count])).problems for count in (4, 13))

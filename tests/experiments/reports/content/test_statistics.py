@@ -30,7 +30,6 @@ def test_ratios_are_averaged_by_their_geometric_mean():
 
 
 def test_ties_are_ties_of_exact_integers():
-    """Tests two values that are one float."""
     large = 2**60
     assert float(large) == float(large + 1)
     rows = [row("chain", large + 1, case=A), row("auto", large, case=A)]

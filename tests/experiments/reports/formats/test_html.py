@@ -103,7 +103,6 @@ def test_links_lead_within_the_page_or_to_files_of_the_report():
 
 
 def test_no_name_becomes_an_element_or_an_attribute():
-    """Tests that names change what is said, and nothing of how the page is built."""
     plain = tuple(f"n{index}" for index in range(len(HOSTILE)))
 
     def shape(found):
