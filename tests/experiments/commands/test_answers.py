@@ -70,6 +70,7 @@ def test_the_asked_answer_is_the_last_and_the_first_its_baseline(capsys):
     baseline = answer.pop("baseline")
     expected = [json.loads(json.dumps(result_json(given, result))) for result in results]
     assert [baseline, answer] == expected
+    assert answer["objectives"] == {"bottleneck": results[1].objective}
     finish(given, results[1:], LIMITS, NOTHING, as_json=True)
     assert json.loads(capsys.readouterr().out) == expected[1]
 

@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
+from experiments.comparison.records import Case, ModelRecord
 from experiments.reports.content.names import name_files
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.page import make_report
-from tests.support.studies import HOSTILE, solved_study
+from tests.support.studies import HOSTILE, key, row, solved_study, study
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -129,3 +130,19 @@ def test_no_character_turns_the_direction_or_is_no_text():
     assert "\\u202egnp.exe" in html(solved_study(model=HOSTILE[5]))
     # What a template would compute is not computed again.
     assert "{{ 7 * 7 }}{% raw %}" in html(solved_study(model=HOSTILE[6]))
+
+
+def test_what_is_missing_is_said():
+    found = study(
+        row("auto", status="infeasible"),
+        models=(ModelRecord("broken", reason="no such luck"), ModelRecord("m")),
+        cases=(Case(key(), None, "too small"),),
+    )
+    page = Parsed(html(found))
+    for words in (
+        "Could not be compared: no such luck",
+        "could not be made: too small",
+        "no plan e",
+    ):
+        assert words in page.words
+    assert Parsed(html(study())).all("table")
