@@ -17,6 +17,7 @@ from experiments.commands.options import (
     CaptureOptions,
     DevicesOption,
     JsonOption,
+    MicrobatchesOption,
     out_option,
 )
 from experiments.console.output import check_writable, print_json, print_lines, say, say_note
@@ -44,17 +45,6 @@ _TiedFirstOption = Annotated[
 ]
 
 
-_MicrobatchesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--microbatches",
-        metavar="COUNT",
-        min=1,
-        help="Microbatches in a step of the pipeline; the example inputs are one.",
-    ),
-]
-
-
 @with_option_groups
 def hand_over(
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
@@ -63,7 +53,7 @@ def hand_over(
     out: Annotated[str, out_option("FILE", "File to write.")],
     capture: CaptureOptions,
     tied_first: _TiedFirstOption = False,
-    microbatches: _MicrobatchesOption = None,
+    microbatches: MicrobatchesOption = None,
     devices: DevicesOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,12 +122,19 @@ def hand_over(
 def _stage_lines(
     captured: CapturedGraph, plan: PartitionPlan, stages: Sequence[Stage]
 ) -> list[str]:
-    """Return the modules of each stage of a plan, and a line with the devices of the stages."""
+    """Return the modules of each stage of a plan, and a line with the devices of the stages.
+
+    The line has the environment variable that gives rank n the n-th device, if one can.
+    """
     from fx_bridge.capture.modules import innermost_modules
+    from fx_bridge.interop.words import VISIBLE, visible_devices
 
     if not stages:
         return []
-    return [*ModuleTree(innermost_modules(captured)).stage_lines(plan), _ranks_line(stages)]
+    visible = visible_devices([stage.device for stage in stages], always=True)
+    summary = f"stages run on {', '.join(map(str, stages))}"
+    summary += "" if visible is None else f"; {VISIBLE}={visible}"
+    return [*ModuleTree(innermost_modules(captured)).stage_lines(plan), summary]
 
 
 def _check_options(
@@ -229,15 +226,3 @@ def _output(
         modules = checkpointed_modules(captured, plan, problem=problem)
     summary = counted(len(modules), "module")
     return _Output("modules", modules, json.dumps(modules, indent=1) + "\n", summary)
-
-
-def _ranks_line(stages: Sequence[Stage]) -> str:
-    """Return a line with the devices of stages.
-
-    It includes the environment variable that gives rank n the n-th device, if one can.
-    """
-    from fx_bridge.interop.words import VISIBLE, visible_devices
-
-    visible = visible_devices([stage.device for stage in stages], always=True)
-    summary = f"stages run on {', '.join(map(str, stages))}"
-    return summary if visible is None else f"{summary}; {VISIBLE}={visible}"

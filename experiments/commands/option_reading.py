@@ -13,13 +13,7 @@ from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest, parse_objective
 from experiments.workloads.fields import read_number
 from experiments.zoo.building import CaptureRequest
-from solver import (
-    Interconnect,
-    PartitionError,
-    Pipeline,
-    SolveLimits,
-    check_solver,
-)
+from solver import Interconnect, PartitionError, Pipeline, SolveLimits, check_solver
 from solver.model.problem_checks import MAX_TOTAL
 from solver.model.quantities import parse_duration, parse_memory
 

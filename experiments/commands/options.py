@@ -111,6 +111,16 @@ FOR: Final = _named(
     "Only plans that this engine can run, in whole layers; hand-over writes its arguments.",
 )
 ForOption = Annotated[EngineName | None, FOR]
+MicrobatchesOption = Annotated[
+    int | None,
+    _option(
+        _PIPELINE,
+        "COUNT",
+        "Microbatches in a step of the pipeline; the example inputs are one.",
+        min=1,
+        max=_MOST_MICROBATCHES,
+    ),
+]
 LinkOption = Annotated[
     str | None,
     _option(
@@ -219,16 +229,7 @@ class ProblemOptions(CaptureOptions):
             "objective is step if none is given.",
         ),
     ] = None
-    microbatches: Annotated[
-        int | None,
-        _option(
-            _PIPELINE,
-            "COUNT",
-            "Microbatches in a step of the pipeline; the example inputs are one.",
-            min=1,
-            max=_MOST_MICROBATCHES,
-        ),
-    ] = None
+    microbatches: MicrobatchesOption = None
     chunks: Annotated[
         int | None,
         _option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -71,8 +71,9 @@ def score(
     check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    if form is None or form in FORMATS:
-        _check_file(plan_file)
+    # Before a model is built.
+    if (form is None or form in FORMATS) and not os.path.exists(plan_file):  # noqa: PTH110
+        raise PartitionError(f"there is no file {shortened(plan_file)}; write the path of a plan")
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)
@@ -113,12 +114,6 @@ def score(
         )
     if given.objective is None:
         raise typer.Exit(EXIT_NO_PLAN)
-
-
-def _check_file(path: str) -> None:
-    """Refuse a missing file before a model is built."""
-    if not os.path.exists(path):  # noqa: PTH110 - false for any name that cannot be
-        raise PartitionError(f"there is no file {shortened(path)}; write the path of a plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,20 +188,14 @@ def _to_json(
 ) -> dict[str, Any]:
     evaluation = given.evaluation
     assert evaluation is not None
-    gap = _gap(problem, given, best)
+    proven = best.status is SolveStatus.OPTIMAL
     return {
         "format": found.format,
         "notes": list(found.notes),
         "feasible": evaluation.feasible,
         "violations": list(evaluation.violations),
         "values": {name: evaluation.value(name) for name in (*_SHOWN, *problem.objective)},
-        "gap": {
-            "objective": gap.objective,
-            "least": gap.least,
-            "most": gap.most,
-            "proven": best.status is SolveStatus.OPTIMAL,
-            "text": gap.text,
-        },
+        "gap": {**asdict(_gap(problem, given, best)), "proven": proven},
         "devices": result_json(problem, given)["devices"],
         "chunks": dict(found.plan.chunks),
         "recomputed": sorted(found.plan.recomputed),

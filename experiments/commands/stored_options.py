@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
 from fx_bridge.files.stored_types import CacheType
 
-_STORED: Final = "Stored types"
+_stored: Final = partial(typer.Option, rich_help_panel="Stored types")
 
 WeightsOption = Annotated[
     str | None,
-    typer.Option(
+    _stored(
         metavar="TYPE",
         help="Of weights that are to be quantised: q4, q8, fp8, nf4, gptq, awq, int8, or a type of "
         "GGUF such as Q6_K; without it as in the files of a folder, or as the model has them.",
-        rich_help_panel=_STORED,
     ),
 ]
 CacheTypeOption = Annotated[
     CacheType | None,
-    typer.Option(
-        help="Of keys and values in caches; without it that of the model, or f16 with a GGUF file.",
-        rich_help_panel=_STORED,
+    _stored(
+        help="Of keys and values in caches; without it that of the model, or f16 with a GGUF file."
     ),
 ]
 KeyTypeOption = Annotated[
     CacheType | None,
-    typer.Option(
-        "--cache-type-k",
-        help="Of keys alone, with a GGUF file.",
-        rich_help_panel=_STORED,
-    ),
+    _stored("--cache-type-k", help="Of keys alone, with a GGUF file."),
 ]
 ValueTypeOption = Annotated[
     CacheType | None,
-    typer.Option(
-        "--cache-type-v",
-        help="Of values alone, with a GGUF file.",
-        rich_help_panel=_STORED,
-    ),
+    _stored("--cache-type-v", help="Of values alone, with a GGUF file."),
 ]

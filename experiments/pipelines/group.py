@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from experiments.processes.environment import available_memory_bytes
 from experiments.processes.workers import WorkerGroup
@@ -84,24 +84,6 @@ class PipelineGroup(WorkerGroup):
             raise
         self.machine = {"cores": str(os.cpu_count()), **answers[0]["machine"]}
         return self
-
-    def measure_link(self) -> list[tuple[int, int]]:
-        """Return bytes and nanoseconds of messages between two processes."""
-        answers = self.ask([{"task": "link"}] * self.count)
-        return [(size_bytes, time_ns) for size_bytes, time_ns in answers[0]["samples"]]
-
-    def measure_operators(
-        self, model: str, *, training: bool, repeats: int, processes: int
-    ) -> list[dict[str, Any]]:
-        """Return the answers of the first `processes`; see :mod:`experiments.pipelines.worker`."""
-        job = {
-            "task": "measure",
-            "model": model,
-            "training": training,
-            "repeats": repeats,
-            "processes": processes,
-        }
-        return self.ask([job] * self.count)[:processes]
 
     def run(
         self,

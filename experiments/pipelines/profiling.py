@@ -40,8 +40,15 @@ def measure_profile(
         raise PartitionError(
             f"{processes} processes are to measure, but there are {group.count}; start as many"
         )
-    samples = group.measure_link()
-    found = group.measure_operators(model, training=training, repeats=repeats, processes=processes)
+    samples = tuple(map(tuple, group.ask([{"task": "link"}] * group.count)[0]["samples"]))
+    job = {
+        "task": "measure",
+        "model": model,
+        "training": training,
+        "repeats": repeats,
+        "processes": processes,
+    }
+    found = group.ask([job] * group.count)[:processes]
     forward_permille = round(fmean(answer["forward_permille"] for answer in found))
     backward_permille = round(fmean(answer["backward_permille"] for answer in found))
 
@@ -66,5 +73,5 @@ def measure_profile(
         forward_permille=forward_permille,
         backward_permille=backward_permille,
         link=fit_link(samples),
-        link_samples=tuple(samples),
+        link_samples=samples,
     )

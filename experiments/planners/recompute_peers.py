@@ -78,10 +78,6 @@ def _by_rule(rule: Rule, name: str, task: PlanningTask, limits: SolveLimits) -> 
     return _answer(name, task, _solved(problem, limits, 1), "")
 
 
-def _nothing(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    return _answer(name, task, _solved(without_recomputed(task.problem), limits, 1), "")
-
-
 def _every_nth(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     """Recompute every n-th layer, for the best of several n."""
     layers = layers_of(task)
@@ -167,20 +163,14 @@ def _spec(
     )
 
 
-def _attention(task: PlanningTask) -> Collection[str]:
-    return attention_cores(task.model("megatron-selective")[1])
-
-
-def _policy(task: PlanningTask) -> Collection[str]:
-    return operator_policy(task.model("torchtitan-operators")[1], layers_of(task))
-
-
 RECOMPUTE_PLANNERS: Final = (
     _spec(
         "recompute-none",
         "the best partition with nothing running again",
         "what a problem without recomputation is",
-        _nothing,
+        lambda name, task, limits: _answer(
+            name, task, _solved(without_recomputed(task.problem), limits, 1), ""
+        ),
     ),
     _spec(
         "recompute-all",
@@ -200,14 +190,17 @@ RECOMPUTE_PLANNERS: Final = (
         "megatron-selective",
         "the best partition with the cores of attention running again",
         "Korthikanti et al., Reducing activation recomputation, MLSys 2023, section 5",
-        partial(_by_rule, _attention),
+        partial(_by_rule, lambda task: attention_cores(task.model("megatron-selective")[1])),
         needs_model=True,
     ),
     _spec(
         "torchtitan-operators",
         "the best partition with all running again but fused attention and every other product",
         "torchtitan, activation_checkpoint.py, selective_ac_option of op, releases 0.1 and 0.2",
-        partial(_by_rule, _policy),
+        partial(
+            _by_rule,
+            lambda task: operator_policy(task.model("torchtitan-operators")[1], layers_of(task)),
+        ),
         needs_model=True,
     ),
     _spec(

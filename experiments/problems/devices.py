@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from fx_bridge.costs.device_specs import DeviceSpec
 
 _RATES: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s")
-_SPEED_FIELDS: Final = (
-    *_RATES,
-    "launch_overhead_ns",
-    "backward_overhead_ns",
-    "kernel_launch_ns",
-    "attention_launch_ns",
-    "compute_efficiency",
-    "attention_efficiency",
-    "bandwidth_efficiency",
-    "device_type",
-    "attention",
-    "source",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +168,7 @@ def _rate(value: Any, where: str) -> Any:
 
 
 @dataclass(frozen=True)
-class _DeviceTable:
-    memory: Annotated[int | None, _memory]
-    name: Name | None = None
-    count: int = 1
-    class_: Name | None = None
-    is_host: bool = False
+class _Speeds:
     flops_per_s: Annotated[Any, _speeds] = None
     memory_bandwidth_bytes_per_s: Annotated[int | None, _speed] = None
     launch_overhead_ns: Annotated[int | None, _whole] = None
@@ -199,6 +181,18 @@ class _DeviceTable:
     device_type: str | None = None
     attention: Any = None
     source: str | None = None
+
+
+_SPEED_FIELDS: Final = tuple(entry.name for entry in fields(_Speeds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DeviceTable(_Speeds):
+    memory: Annotated[int | None, _memory]
+    name: Name | None = None
+    count: int = 1
+    class_: Name | None = None
+    is_host: bool = False
     like: Name | None = None
 
 

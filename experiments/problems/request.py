@@ -92,11 +92,6 @@ class ProblemRequest:
     device_memory_bytes: int | None = None
     capture: CaptureRequest = DEFAULT_CAPTURE
 
-    @property
-    def keep_whole(self) -> Sequence[str]:
-        """Modules to keep on one device each."""
-        return () if self.placement is None else self.placement.keep_whole
-
     def placement_of(self, captured: CapturedGraph | None) -> Placement | None:
         """Return the placement of a model, restricted to plans that the engine can express."""
         if self.engine is None or captured is None:
@@ -202,7 +197,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     from experiments.workloads.reader import InstanceSettings, load_instance
 
     for option, value, why in (
-        ("--keep-whole", request.keep_whole, "knows no modules"),
+        ("--keep-whole", request.placement and request.placement.keep_whole, "knows no modules"),
         ("--for", request.engine, "knows no layers"),
         ("--constant", request.capture.constants, "has no inputs"),
         ("--check", request.capture.check, "is not captured"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
-from experiments.problems.instances import UNEQUAL_SHARES
+from experiments.problems.instances import UNEQUAL_SHARES, one_device_bytes
 from solver import (
     DEFAULT_DEVICE_CLASS,
     PCIE,
@@ -138,24 +138,6 @@ class SyntheticGraph:
             memory_model=self.memory_model,
         )
 
-    def one_device_bytes(self) -> int:
-        """Return :func:`experiments.problems.instances.one_device_bytes` without a problem."""
-        weights_bytes = sum(op.weight_bytes for op in self.operators)
-        if self.memory_model == "weights":
-            return weights_bytes
-        # A value without readers is an output, held to the end.
-        last = {op.name: len(self.operators) for op in self.operators}
-        for step, op in enumerate(self.operators):
-            last.update(dict.fromkeys(op.reads, step))
-        freed_bytes = [0] * (len(self.operators) + 1)
-        live_bytes = peak_bytes = 0
-        for step, op in enumerate(self.operators):
-            freed_bytes[last[op.name]] += op.value_bytes
-            live_bytes += op.value_bytes
-            peak_bytes = max(peak_bytes, live_bytes)
-            live_bytes -= freed_bytes[step]
-        return weights_bytes + peak_bytes
-
 
 def _latency(op: SyntheticOperator, classes: Sequence[str]) -> int | dict[str, int]:
     if classes == [DEFAULT_DEVICE_CLASS]:
@@ -219,7 +201,7 @@ def with_devices(
         interconnect = _clustered([f"gpu:{i}" for i in range(count)], graph.interconnect)
     capacities: list[int | None] = [None] * count
     if slack_permille is not None:
-        need_bytes = max(1, graph.one_device_bytes())
+        need_bytes = max(1, one_device_bytes(graph.problem((Device("all"),))))
         total = sum(shares)
         capacities = [
             -(-need_bytes * share * (1000 + slack_permille) // (1000 * total)) for share in shares

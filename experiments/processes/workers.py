@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from solver import PartitionError
@@ -152,12 +151,7 @@ class WorkerGroup:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def send(self, jobs: Sequence[Mapping[str, Any]]) -> None:

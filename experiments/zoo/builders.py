@@ -153,8 +153,10 @@ def _build_diffusers(model: str, inputs: Inputs, settings: Mapping[str, Any]) ->
     return converted(made, inputs(), "float16")
 
 
-def _build_torch(make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Made:
-    model, args = make()
+def _build_torch(make: str) -> Made:
+    from experiments.zoo import plain_torch
+
+    model, args = getattr(plain_torch, make)()
     return model, args, {}
 
 
@@ -197,11 +199,9 @@ def from_diffusers(name: str, model: str, inputs: Inputs, **settings: Any) -> Co
     return Configuration(name, "diffusion", build, "diffusers")
 
 
-def from_torch(
-    name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]], family: str = "plain torch"
-) -> Configuration:
-    """Return a model made by a function, together with its positional inputs."""
-    return Configuration(name, family, partial(_build_torch, make))
+def from_torch(name: str, make: str) -> Configuration:
+    """Return a model made by a function of :mod:`experiments.zoo.plain_torch`."""
+    return Configuration(name, "plain torch", partial(_build_torch, make))
 
 
 def decoder(name: str, stem: str, config: str = "", **settings: Any) -> Configuration:

@@ -7,9 +7,9 @@ left at the library's defaults, and so is every size that is the default.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from experiments.zoo import plain_torch
 from experiments.zoo.builders import (
     Configuration,
     classifier,
@@ -25,6 +25,9 @@ from experiments.zoo.builders import (
     tensors,
 )
 
+_vision, _speech, _multimodal = (
+    partial(from_transformers, family) for family in ("vision", "speech", "multimodal")
+)
 _LARGE: Final[dict[str, Any]] = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,
@@ -170,9 +173,7 @@ _VISION: Final = (
     classifier("vit-b16", "ViT"),
     classifier("vit-l16", "ViT", **_LARGE_FF),
     classifier("deit-base", "DeiT"),
-    from_transformers(
-        "vision", "dinov2-large", "Dinov2Model", image(518), image_size=518, patch_size=14, **_LARGE
-    ),
+    _vision("dinov2-large", "Dinov2Model", image(518), image_size=518, patch_size=14, **_LARGE),
     classifier("beit-base", "Beit"),
     classifier("swin-tiny", "Swin"),
     classifier("swin-base", "Swin", embed_dim=128, depths=[2, 2, 18, 2], num_heads=[4, 8, 16, 32]),
@@ -183,11 +184,8 @@ _VISION: Final = (
     classifier("mobilenet-v2", "MobileNetV2", num_labels=1001),
     classifier("efficientnet-b7", "EfficientNet", 600),
     classifier("regnet-y-4gf", "RegNet"),
-    from_transformers(
-        "vision", "segformer-b0", "SegformerForSemanticSegmentation", image(512), num_labels=150
-    ),
-    from_transformers(
-        "vision",
+    _vision("segformer-b0", "SegformerForSemanticSegmentation", image(512), num_labels=150),
+    _vision(
         "detr-resnet-50",
         "DetrForObjectDetection",
         tensors({"pixel_mask": (1, 800, 800)}, pixel_values=(1, 3, 800, 800)),
@@ -196,18 +194,16 @@ _VISION: Final = (
         backbone=None,
         backbone_config=("ResNetConfig", {"out_features": ["stage4"]}),
     ),
-    from_transformers(
-        "vision",
+    _vision(
         "videomae-base",
         "VideoMAEForVideoClassification",
         tensors(pixel_values=(1, 16, 3, 224, 224)),
     ),
-    from_transformers("vision", "sam-vit-b", "SamModel", image(1024)),
+    _vision("sam-vit-b", "SamModel", image(1024)),
 )
 
 _SPEECH: Final = (
-    from_transformers(
-        "speech",
+    _speech(
         "whisper-small",
         "WhisperForConditionalGeneration",
         tensors({"decoder_input_ids": (1, 64)}, input_features=(1, 80, 3000)),
@@ -219,11 +215,8 @@ _SPEECH: Final = (
         encoder_ffn_dim=3072,
         decoder_ffn_dim=3072,
     ),
-    from_transformers(
-        "speech", "wav2vec2-base", "Wav2Vec2ForCTC", tensors(input_values=(1, 16000))
-    ),
-    from_transformers(
-        "speech",
+    _speech("wav2vec2-base", "Wav2Vec2ForCTC", tensors(input_values=(1, 16000))),
+    _speech(
         "hubert-large",
         "HubertForCTC",
         tensors(input_values=(1, 16000)),
@@ -232,22 +225,15 @@ _SPEECH: Final = (
         conv_bias=True,
         **_LARGE_FF,
     ),
-    from_transformers(
-        "speech", "ast-base", "ASTForAudioClassification", tensors(input_values=(1, 1024, 128))
-    ),
-    from_transformers(
-        "speech", "encodec-24khz", "EncodecModel", tensors(input_values=(1, 1, 24000))
-    ),
+    _speech("ast-base", "ASTForAudioClassification", tensors(input_values=(1, 1024, 128))),
+    _speech("encodec-24khz", "EncodecModel", tensors(input_values=(1, 1, 24000))),
 )
 
 _MULTIMODAL: Final = (
-    from_transformers("multimodal", "clip-vit-b32", "CLIPModel", image_and_text(224)),
-    from_transformers("multimodal", "siglip-base", "SiglipModel", image_and_text(224)),
-    from_transformers(
-        "multimodal", "blip-base", "BlipForConditionalGeneration", image_and_text(384)
-    ),
-    from_transformers(
-        "multimodal",
+    _multimodal("clip-vit-b32", "CLIPModel", image_and_text(224)),
+    _multimodal("siglip-base", "SiglipModel", image_and_text(224)),
+    _multimodal("blip-base", "BlipForConditionalGeneration", image_and_text(384)),
+    _multimodal(
         "llava-1.5-7b",
         "LlavaForConditionalGeneration",
         image_and_text(336, 640),
@@ -324,12 +310,12 @@ _DIFFUSION: Final = (
 )
 
 _PLAIN: Final = (
-    from_torch("transformer-base", plain_torch.transformer),
-    from_torch("lstm-large", plain_torch.recurrent_language_model),
-    from_torch("vgg-16", plain_torch.vgg16),
-    from_torch("densenet-121", plain_torch.densenet121),
-    from_torch("unet-2015", plain_torch.unet),
-    from_torch("dlrm-criteo", plain_torch.dlrm),
+    from_torch("transformer-base", "transformer"),
+    from_torch("lstm-large", "recurrent_language_model"),
+    from_torch("vgg-16", "vgg16"),
+    from_torch("densenet-121", "densenet121"),
+    from_torch("unet-2015", "unet"),
+    from_torch("dlrm-criteo", "dlrm"),
 )
 
 ALL_CONFIGURATIONS: Final = (

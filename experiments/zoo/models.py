@@ -161,16 +161,10 @@ def _hf(model: str, inputs: Inputs, **settings: Any) -> Callable[[], Any]:
     return replace(from_transformers("zoo", model, model, inputs, **settings), device="cpu").build
 
 
-def _branches() -> Any:
+def _branches(channels: int, width: int, depth: int, image_size: int) -> Any:
     from experiments.zoo.branches import TwoTowers
 
-    return TwoTowers.with_inputs(channels=96, width=2048, depth=6, image_size=64)
-
-
-def _tiny_branches() -> Any:
-    from experiments.zoo.branches import TwoTowers
-
-    return TwoTowers.with_inputs(channels=8, width=32, depth=2, image_size=8)
+    return TwoTowers.with_inputs(channels=channels, width=width, depth=depth, image_size=image_size)
 
 
 def _mlp() -> Any:
@@ -214,7 +208,11 @@ ZOO: Final[Mapping[str, ModelSpec]] = {
             _hf("ViTForImageClassification", image(224), num_labels=1000),
             extra="hf",
         ),
-        ModelSpec("branches", "two unequal towers of branching blocks, fused", _branches),
+        ModelSpec(
+            "branches",
+            "two unequal towers of branching blocks, fused",
+            functools.partial(_branches, 96, 2048, 6, 64),
+        ),
         ModelSpec(
             "llama3-70b",
             "Llama-3-70B, all 80 layers, bf16, 128 tokens, on the meta device",
@@ -233,7 +231,7 @@ ZOO: Final[Mapping[str, ModelSpec]] = {
             equal_devices=16,
         ),
         ModelSpec("mlp", "five linear layers, for trying things out", _mlp),
-        ModelSpec("tiny-branches", "branches, small", _tiny_branches),
+        ModelSpec("tiny-branches", "branches, small", functools.partial(_branches, 8, 32, 2, 8)),
         ModelSpec(
             "tiny-gpt2",
             "GPT-2 with two narrow layers, for trying things out",

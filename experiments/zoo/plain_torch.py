@@ -6,26 +6,21 @@ Each function returns a module and its example inputs, made on the default devic
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch import nn
 
 Made = tuple[Any, tuple[Any, ...]]
 
 
 def transformer() -> Made:
     """Return ``nn.Transformer`` in its own defaults, the base model of Vaswani et al. (2017)."""
-    import torch
-    from torch import nn
-
     return nn.Transformer(batch_first=True), (torch.zeros(8, 128, 512), torch.zeros(8, 64, 512))
 
 
 def recurrent_language_model() -> Made:
     """Return the large LSTM language model of Zaremba et al. (2014), on 35 tokens."""
-    import torch
-    from torch import nn
 
     class LanguageModel(nn.Module):
         def __init__(self) -> None:
@@ -44,9 +39,6 @@ def recurrent_language_model() -> Made:
 
 def vgg16() -> Made:
     """Return configuration D of Simonyan and Zisserman (2014)."""
-    import torch
-    from torch import nn
-
     layers: list[nn.Module] = []
     channels = 3
     for count, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
@@ -62,8 +54,6 @@ def vgg16() -> Made:
 
 def densenet121() -> Made:
     """Return DenseNet-121 of Huang et al. (2017), whose layers read all earlier ones of a block."""
-    import torch
-    from torch import nn
 
     def normed(channels: int, convolution: nn.Module) -> nn.Sequential:
         return nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(inplace=True), convolution)
@@ -103,8 +93,6 @@ def densenet121() -> Made:
 
 def unet() -> Made:
     """Return the U-Net of Ronneberger et al. (2015), with padding that keeps sizes."""
-    import torch
-    from torch import nn
 
     def double(channels: int, width: int) -> nn.Sequential:
         first = (nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True))
@@ -137,9 +125,6 @@ def unet() -> Made:
 
 def dlrm() -> Made:
     """Return the recommendation model of Naumov et al. (2019) as for Criteo's Kaggle data."""
-    import torch
-    from torch import nn
-
     # Distinct values of the 26 categorical features of that data set.
     rows = (
         *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
