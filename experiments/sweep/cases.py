@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from itertools import product
 from typing import Any
@@ -174,40 +174,19 @@ def cells_of(
         read = source if spec.needs_model or spec.uses_model else None
         seeds = settings.seeds if spec.seeded else (0,)
         for without, seed in product(settings.without if spec.proves else ((),), seeds):
-            key = cell_key(
-                problem=digest,
-                planner=planner,
-                seed=seed,
-                without=list(without),
-                limits=limits_json(settings.limits),
-                versions=dict(versions),
-                model=None if read is None else read.identity(),
+            # Everything that the answer depends on.
+            key = content_key(
+                {
+                    "problem": digest,
+                    "planner": planner,
+                    "seed": seed,
+                    "without": without,
+                    "limits": limits_json(settings.limits),
+                    "versions": dict(versions),
+                    "model": None if read is None else read.identity(),
+                }
             )
             yield Cell(request, digest, planner, seed, without, read, key)
-
-
-def cell_key(
-    *,
-    problem: str,
-    planner: str,
-    seed: int,
-    without: Sequence[str],
-    limits: Mapping[str, Any],
-    versions: Mapping[str, str],
-    model: Mapping[str, Any] | None,
-) -> str:
-    """Return the key of a cell: everything its answer depends on; `model` only if read."""
-    return content_key(
-        {
-            "problem": problem,
-            "planner": planner,
-            "seed": seed,
-            "without": without,
-            "limits": limits,
-            "versions": versions,
-            "model": model,
-        }
-    )
 
 
 def limits_json(limits: SweepLimits) -> dict[str, Any]:

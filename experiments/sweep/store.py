@@ -12,20 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.comparison.plain_data import plain, read_row
-from experiments.comparison.records import (
-    Case,
-    CaseKey,
-    ModelRecord,
-    PlannerRow,
-    Study,
-)
-from experiments.sweep.database import (
-    check_file,
-    connect,
-    one_writer,
-    readable_errors,
-    transaction,
-)
+from experiments.comparison.records import Case, CaseKey, ModelRecord, PlannerRow, Study
+from experiments.sweep.database import check_file, connect, one_writer, readable_errors, transaction
 from experiments.sweep.packing import pack, unpack
 from solver import PartitionError, SolveLimits
 from solver.io.files import real_path

@@ -103,16 +103,6 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """Blocks below a summary, closed until a reader opens them; see :class:`Section`."""
-
-    summary: str
-    content: tuple[Block, ...]
-    short: str = ""
-    anchor: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """Blocks under a heading.
 
@@ -130,4 +120,9 @@ class Section:
     anchor: str = ""
 
 
-Block: TypeAlias = Table | Items | Text | Code | Folded | Section
+@dataclass(frozen=True, slots=True)
+class Folded(Section):
+    """A section that is closed until a reader opens it; its heading is the summary."""
+
+
+Block: TypeAlias = Table | Items | Text | Code | Section

@@ -13,15 +13,7 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
-from experiments.reports.content.blocks import (
-    Block,
-    Code,
-    Folded,
-    Items,
-    Section,
-    Table,
-    Text,
-)
+from experiments.reports.content.blocks import Block, Code, Folded, Items, Section, Table, Text
 from solver.model.text import printable
 
 _PAGE: Final = """<!doctype html>
@@ -78,7 +70,7 @@ def _contents(blocks: Iterable[Block]) -> str:
     entries = "\n".join(
         f'<li><a href="#{block.anchor}">{_shown(block.short)}</a>{_contents(block.content)}</li>'
         for block in blocks
-        if isinstance(block, (Section, Folded)) and block.short
+        if isinstance(block, Section) and block.short
     )
     return f"<ul>\n{entries}\n</ul>" if entries else ""
 
@@ -97,7 +89,7 @@ def _html(block: Block, depth: int) -> str:
             return f"<pre>\n{_shown(chr(10).join(block.lines))}\n</pre>"
         case Folded():
             content = "\n".join(_html(each, depth) for each in block.content)
-            summary = f"<summary>{_shown(block.summary)}</summary>"
+            summary = f"<summary>{_shown(block.title)}</summary>"
             return f"<details{_anchor(block.anchor)}>{summary}\n{content}\n</details>"
         case Section():
             content = "\n".join(_html(each, depth + 1) for each in block.content)

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import re
 
-from experiments.reports.content.blocks import (
-    Block,
-    Code,
-    Folded,
-    Items,
-    Section,
-    Table,
-    Text,
-)
+from experiments.reports.content.blocks import Block, Code, Folded, Items, Section, Table, Text
 from solver.model.text import printable
 
 
@@ -47,7 +39,7 @@ def _lines(block: Block, depth: int) -> list[str]:
         case Folded():
             content = [line for each in block.content for line in _lines(each, depth)]
             # Markdown between HTML tags is still Markdown.
-            summary = f"<summary>{escape_markdown(block.summary)}</summary>"
+            summary = f"<summary>{escape_markdown(block.title)}</summary>"
             return [f"<details>{summary}", "", *content, "</details>", ""]
         case Section():
             content = [line for each in block.content for line in _lines(each, depth + 1)]
