@@ -18,6 +18,21 @@ def weight(number):
     return register
 
 
+def expressions(number, pick, *forms):
+    """Register expressions of a value that is picked, and perhaps of another one."""
+
+    @weight(number)
+    def drawn(b):
+        picked = pick(b)
+        if not picked or not all(picked):
+            return None
+        given = (picked,) if isinstance(picked, str) else picked
+        text = b.rng.choice(forms)
+        for place, name in enumerate(given):
+            text = text.replace(f"{{{place}}}", name)
+        return assign(b, text.replace("{}", given[0]))
+
+
 def write_statement(b: Builder) -> bool:
     """Try to add a statement of a random kind."""
     kinds, weights = zip(*STATEMENTS, strict=True)
@@ -102,10 +117,7 @@ UNARY = ("torch.sin({})", "{}.tanh()", "torch.sigmoid({})", "F.gelu({})", "F.rel
          "torch.fft.rfft({}).abs()", "F.pad({}, (1, 0))", "{}.repeat_interleave(2, -1)")  # fmt: skip
 
 
-@weight(8)
-def unary(b):
-    a = floats(b)
-    return a and assign(b, b.rng.choice(UNARY).format(a))
+expressions(8, floats, *UNARY)
 
 
 @weight(10)
@@ -271,15 +283,12 @@ def write_view_of(b):
 # -- numbers, types, nothing ---------------------------------------------------------------
 
 
-@weight(4)
-def number(b):
-    a = b.pick(lambda v: isinstance(v, torch.Tensor) and v.dim() > 0)
-    if not a:
-        return None
-    form = b.rng.choice(["{}.shape[0]", "{}.size(-1)", "{}.dim()", "{}.numel() // 2", "len({})",
-                         "{}.shape[-1] * 2 - 1", "{}.size(0) + {}.size(-1)", "tuple({}.shape)",
-                         "{}.shape", "list({}.stride())", "{}.is_floating_point()"])  # fmt: skip
-    return assign(b, form.replace("{}", a))
+expressions(
+    4, lambda b: b.pick(lambda v: isinstance(v, torch.Tensor) and v.dim() > 0),
+    "{}.shape[0]", "{}.size(-1)", "{}.dim()", "{}.numel() // 2", "len({})",
+    "{}.shape[-1] * 2 - 1", "{}.size(0) + {}.size(-1)", "tuple({}.shape)",
+    "{}.shape", "list({}.stride())", "{}.is_floating_point()",
+)  # fmt: skip
 
 
 @weight(4)
@@ -300,53 +309,24 @@ def use_number(b):
     )  # fmt: skip
 
 
-@weight(4)
-def cast(b):
-    a = b.pick(lambda v: isinstance(v, torch.Tensor))
-    return a and assign(
-        b,
-        b.rng.choice(
-            ["{}.to(torch.float64)", "{}.half()", "{}.bfloat16()", "{}.float()", "{}.long()",
-             "{}.int()", "{} > 0", "{}.to(torch.float32)", "{}.type_as({})", "{}.to(torch.bool)",
-             "{}.float() * 0.1", "{}.to(torch.float32, copy=True)"]
-        ).replace("{}", a),
-    )  # fmt: skip
-
-
-@weight(4)
-def mask(b):
-    m = tensors(b, torch.bool)
-    a = floats(b)
-    return (
-        m
-        and a
-        and assign(
-            b,
-            b.rng.choice(
-                ["torch.where({1}, {0}, 0.0)", "~{1}", "{1}.any()", "{0}.masked_fill({1}, 0.5)",
-                 "{1}.float() - {0}.mean()", "{1} & {1}.flip(0)", "{0} * {1}",
-                 "{0}.masked_select({1}).sum()", "torch.where({1}.any(), {0}, {0} * 2)"]
-            ).format(a, m),
-        )
-    )  # fmt: skip
-
-
-@weight(4)
-def index(b):
-    i = tensors(b, torch.int64)
-    a = floats(b, 1)
-    return (
-        i
-        and a
-        and assign(
-            b,
-            b.rng.choice(
-                ["{0}[{1} % {0}.shape[0]]", "{0}.index_select(0, {1}.flatten() % {0}.shape[0])",
-                 "{0}.gather(0, {1} % {0}.shape[0])", "F.one_hot({1} % 4, 4).float()", "{1} + 1",
-                 "{0}.take({1} % 2)", "{1}.flip(0)", "{0}[..., {1} % {0}.shape[-1]]"]
-            ).format(a, i),
-        )
-    )  # fmt: skip
+expressions(
+    4, lambda b: b.pick(lambda v: isinstance(v, torch.Tensor)),
+    "{}.to(torch.float64)", "{}.half()", "{}.bfloat16()", "{}.float()", "{}.long()",
+    "{}.int()", "{} > 0", "{}.to(torch.float32)", "{}.type_as({})", "{}.to(torch.bool)",
+    "{}.float() * 0.1", "{}.to(torch.float32, copy=True)",
+)  # fmt: skip
+expressions(
+    4, lambda b: (tensors(b, torch.bool), floats(b))[::-1],
+    "torch.where({1}, {0}, 0.0)", "~{1}", "{1}.any()", "{0}.masked_fill({1}, 0.5)",
+    "{1}.float() - {0}.mean()", "{1} & {1}.flip(0)", "{0} * {1}",
+    "{0}.masked_select({1}).sum()", "torch.where({1}.any(), {0}, {0} * 2)",
+)  # fmt: skip
+expressions(
+    4, lambda b: (tensors(b, torch.int64), floats(b, 1))[::-1],
+    "{0}[{1} % {0}.shape[0]]", "{0}.index_select(0, {1}.flatten() % {0}.shape[0])",
+    "{0}.gather(0, {1} % {0}.shape[0])", "F.one_hot({1} % 4, 4).float()", "{1} + 1",
+    "{0}.take({1} % 2)", "{1}.flip(0)", "{0}[..., {1} % {0}.shape[-1]]",
+)  # fmt: skip
 
 
 @weight(3)
@@ -371,17 +351,12 @@ def option(b):
 # -- random numbers ------------------------------------------------------------------------
 
 
-@weight(4)
-def noise(b):
-    a = floats(b)
-    return a and assign(
-        b,
-        b.rng.choice(
-            ["F.dropout({}, 0.5, self.training)", "F.dropout({}, 0.3)", "torch.rand_like({})",
-             "torch.bernoulli(torch.sigmoid({}))", "{} + torch.randn({}.shape)", "torch.randn(2, 4)",
-             "torch.randint(0, 4, (2, 3))", "torch.randperm(4)", "F.rrelu({}, training=True)",
-             "F.gumbel_softmax({}, dim=-1)", "torch.normal({}, 0.1)", "F.alpha_dropout({}, 0.5, True)",
-             "torch.empty_like({}).uniform_()", "torch.multinomial(F.softmax({}.flatten(), 0), 2)",
-             "torch.zeros(2, 4).bernoulli_(0.5)", "{} + torch.empty(4).normal_().mean()"]
-        ).replace("{}", a),
-    )  # fmt: skip
+expressions(
+    4, floats,
+    "F.dropout({}, 0.5, self.training)", "F.dropout({}, 0.3)", "torch.rand_like({})",
+    "torch.bernoulli(torch.sigmoid({}))", "{} + torch.randn({}.shape)", "torch.randn(2, 4)",
+    "torch.randint(0, 4, (2, 3))", "torch.randperm(4)", "F.rrelu({}, training=True)",
+    "F.gumbel_softmax({}, dim=-1)", "torch.normal({}, 0.1)", "F.alpha_dropout({}, 0.5, True)",
+    "torch.empty_like({}).uniform_()", "torch.multinomial(F.softmax({}.flatten(), 0), 2)",
+    "torch.zeros(2, 4).bernoulli_(0.5)", "{} + torch.empty(4).normal_().mean()",
+)  # fmt: skip
