@@ -1,7 +1,11 @@
-"""Small problems that the program over ideals solves, with the costs of their stages."""
+"""Small problems that programs over ideals and cuts solve: their stages, and all of their plans."""
 
 from dataclasses import replace
+from itertools import combinations, permutations
 
+import numpy as np
+
+from solver import PartitionPlan
 from solver.model.devices import STAGING_HOST
 from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.instance import condense
@@ -13,16 +17,28 @@ from tests.support.random_problems import random_problem
 
 def stage_costs(seed, **settings):
     """The costs of a random problem without links between devices, and its sets of devices."""
-    problem = random_problem(seed, **settings)
+    problem = without_links(random_problem(seed, **settings))
+    return costs_of(problem.replace(chunks_per_device=1, objective=("bottleneck",)))
+
+
+def without_links(problem):
+    """The problem without links between devices."""
     links = {
         pair: link for pair, link in problem.interconnect.links.items() if STAGING_HOST in pair
     }
-    problem = problem.replace(
-        chunks_per_device=1,
-        objective=("bottleneck",),
-        interconnect=replace(problem.interconnect, links=links),
-    )
-    return costs_of(problem)
+    return problem.replace(interconnect=replace(problem.interconnect, links=links))
+
+
+def cuts_of(units):
+    """Yield plans of all cuts of the order of units and all orders of devices, with the cuts."""
+    names = [device.name for device in units.problem.devices]
+    count = len(units)
+    for stages in range(1, min(count, len(names)) + 1):
+        for places in combinations(range(1, count), stages - 1):
+            borders = [0, *places, count]
+            for order in permutations(names, stages):
+                device_of = np.repeat(order, np.diff(borders)).tolist()
+                yield PartitionPlan(units.lift(device_of), order), borders
 
 
 def costs_of(problem):

@@ -4,51 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
 from typing import Any
 
-from solver.model.devices import Device, Interconnect, Link
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import Weight
 from tests.support.random_problems import random_problem
-
-
-def layers_of_blocks(
-    layers: int = 2, blocks: int = 3, length: int = 2, **changed: Any
-) -> PartitionProblem:
-    """Blocks that are chains between a fork and a join, layer after layer."""
-    operators: list[Operator] = []
-    weights: dict[str, Weight] = {}
-
-    def add(name: str, reads: Sequence[str], time_ns: int, weight_bytes: int = 0) -> str:
-        if weight_bytes:
-            weights[name] = Weight(weight_bytes)
-        keys = (name,) if weight_bytes else ()
-        operators.append(
-            Operator(name, time_ns, tuple(reads), storage_bytes=8, value_bytes=8, weights=keys)
-        )
-        return name
-
-    stream = add("start", (), 5)
-    for layer in range(layers):
-        ends: list[str] = []
-        for block in range(blocks):
-            end = stream
-            for place in range(length):
-                name = f"layer{layer}.block{block}.{place}"
-                end = add(name, (end,), 11 + place, 30 - place)
-            ends.append(end)
-        stream = add(f"join{layer}", ends, 7)
-    values: dict[str, Any] = {
-        "devices": tuple(
-            Device(f"d{i}", memory_bytes=20 * layers * blocks * length) for i in range(3)
-        ),
-        "interconnect": Interconnect(Link(None, 2)),
-        "memory_model": "weights",
-        "objective": ("bottleneck",),
-    } | changed
-    return PartitionProblem(operators=tuple(operators), weights=weights, **values)
 
 
 def problem_with_blocks(seed: int, *, most_operators: int = 7, **settings: Any) -> PartitionProblem:

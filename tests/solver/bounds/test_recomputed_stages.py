@@ -85,7 +85,6 @@ def stages_of(problem, limit_ns=None):
 
 
 def bound_of(problem, limit_ns=None):
-    """Returns the bound on the bottleneck; inf if it says that no plan fits."""
     bound_ns, _ = RecomputedChains(stages_of(problem, limit_ns), is_step=False).least(limit_ns)
     return math.inf if bound_ns is None else bound_ns
 

@@ -25,7 +25,6 @@ LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
 
 def linked_problems(seeds, **drawn):
-    """Return problems with the bottleneck as objective whose links differ."""
     problems = [random_problem(seed, objective=("bottleneck",), **drawn) for seed in seeds]
     return [problem for problem in problems if condense(problem).transfers.depends_on_pair]
 

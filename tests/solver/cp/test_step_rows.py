@@ -1,6 +1,5 @@
 """Steps in the CP-SAT model against brute force and against the evaluator."""
 
-import pytest
 from ortools.sat.python import cp_model
 
 from solver.cp import step_rows
@@ -25,39 +24,6 @@ def drawn(seed, *, relayed, draw_chunks):
         draw_chunks=draw_chunks,
         steps=True,
     )
-
-
-def check_optima(seeds, *, relayed, draw_chunks):
-    solved = 0
-    for seed in seeds:
-        problem = drawn(seed, relayed=relayed, draw_chunks=draw_chunks)
-        answer = brute_force(to_instance(problem))
-        result = solve(problem, LIMITS, solver="cp-sat")
-        if answer is None:
-            assert result.status is SolveStatus.INFEASIBLE, seed
-            continue
-        solved += 1
-        assert result.status is SolveStatus.OPTIMAL, seed
-        assert result.objective_values == answer[0], seed
-        assert result.objective_bounds == answer[0], seed
-    assert solved >= len(seeds) // 2
-
-
-@pytest.mark.parametrize(
-    ("relayed", "draw_chunks", "count"),
-    [(True, False, 10), (False, False, 10), (True, True, 6), (False, True, 6)],
-)
-def test_the_least_step_is_that_of_brute_force(relayed, draw_chunks, count):
-    check_optima(range(count), relayed=relayed, draw_chunks=draw_chunks)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("block", range(1, 11))
-@pytest.mark.parametrize("relayed", [False, True])
-@pytest.mark.parametrize("draw_chunks", [False, True])
-def test_the_least_step_of_many_problems_is_that_of_brute_force(block, relayed, draw_chunks):
-    seeds = range(50 * block, 50 * (block + 1))
-    check_optima(seeds, relayed=relayed, draw_chunks=draw_chunks)
 
 
 def test_where_the_model_only_bounds_the_step_its_bound_is_true(monkeypatch):

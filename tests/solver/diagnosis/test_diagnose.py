@@ -156,16 +156,21 @@ def test_the_known_plan_of_a_feasible_problem_needs_no_search(monkeypatch):
     assert diagnose(problem, LIMITS, result=result).plan is not None
 
 
-def test_a_proof_is_not_repeated(monkeypatch):
-    problem = hard_problem()
-    asked = []
-    real = MODULE.solve
+@pytest.fixture
+def asked(monkeypatch):
+    """Limits of the searches that a diagnosis starts."""
+    found, real = [], MODULE.solve
 
-    def recording(asked_problem, *args, **kwargs):
-        asked.append(asked_problem)
-        return real(asked_problem, *args, **kwargs)
+    def recording(problem, limits, **kwargs):
+        found.append(limits)
+        return real(problem, limits, **kwargs)
 
     monkeypatch.setattr(MODULE, "solve", recording)
+    return found
+
+
+def test_a_proof_is_not_repeated(asked):
+    problem = hard_problem()
     result = SolveResult("cp-sat", SolveStatus.INFEASIBLE, None, None, None, 0.0, "proven")
     first = diagnose(problem, LIMITS, result=result)
     without = len(asked)
@@ -244,20 +249,12 @@ def test_no_time_is_no_reason_to_fail():
     assert diagnosis.time_ran_out
 
 
-def test_searches_share_the_time(monkeypatch):
-    given = []
-    real = MODULE.solve
-
-    def recording(problem, limits, **kwargs):
-        given.append(limits.time_limit_s)
-        return real(problem, limits, **kwargs)
-
-    monkeypatch.setattr(MODULE, "solve", recording)
+def test_searches_share_the_time(asked):
     diagnose(hard_problem(), SolveLimits(time_limit_s=60, workers=1))
-    assert all(0 < limit <= 30 for limit in given)
-    given.clear()
+    assert all(0 < limits.time_limit_s <= 30 for limits in asked)
+    asked.clear()
     diagnose(hard_problem(), SolveLimits(time_limit_s=None, workers=1))
-    assert set(given) == {None}
+    assert {limits.time_limit_s for limits in asked} == {None}
 
 
 def test_more_devices_copy_links_and_permissions():

@@ -6,6 +6,7 @@ from solver import Device, Operator, PartitionProblem, SolveLimits, solve
 from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
 from solver.model.problem_fields import Weight
+from tests.support.answers import check_proven
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import some
 from tests.support.random_problems import random_problem, to_instance
@@ -50,12 +51,7 @@ def test_it_equals_brute_force(block):
         statuses.append(result.status)
         if result.status is SolveStatus.UNKNOWN:
             continue
-        best = brute_force(to_instance(problem))
-        if best is None:
-            assert result.status is SolveStatus.INFEASIBLE, seed
-        else:
-            assert result.status is SolveStatus.OPTIMAL, seed
-            assert result.objective_values == best[0], seed
+        check_proven(result, brute_force(to_instance(problem)), seed)
     assert statuses.count(SolveStatus.OPTIMAL) >= 15
     assert statuses.count(SolveStatus.UNKNOWN) <= 30
 
@@ -63,9 +59,7 @@ def test_it_equals_brute_force(block):
 @pytest.mark.parametrize("devices", [(1500, 900, 700), (1100, 1100), (4000,), (300, 300, 2000)])
 def test_layers_equal_brute_force(devices):
     problem = layers(2, devices)
-    result = solve(problem, LIMITS, solver="ideal-dp")
-    best = brute_force(to_instance(problem))
-    assert (None if best is None else best[0]) == result.objective_values
+    check_proven(solve(problem, LIMITS, solver="ideal-dp"), brute_force(to_instance(problem)))
 
 
 def test_many_layers_on_many_devices_take_no_long_search():

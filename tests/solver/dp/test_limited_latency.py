@@ -9,9 +9,10 @@ import pytest
 from solver import Device, Interconnect, Link, Operator, PartitionProblem
 from solver.dp.limited_latency import LimitedChain
 from solver.dp.sweep import GaveUp
-from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.limits import SolveLimits
+from solver.serving.metrics import evaluate_phases
+from tests.support.problem_counts import counts
 from tests.support.random_jobs import PROMPT, TOKEN, changed, random_job
 from tests.support.serving_oracle import Listed
 
@@ -20,29 +21,31 @@ FAR_NS = 10**12
 
 
 def merged(serving):
-    """The latency of a token, that of the prompt, and what each phase holds."""
+    """The latency of a token, that of the prompt, what each phase holds, and runs of phases."""
     runs = {TOKEN: 1}
     return (
         serving.merged(runs, TOKEN),
         serving.merged(serving.prompt_runs, TOKEN),
         [serving.merged(runs, name) for name in (PROMPT, TOKEN)],
+        [
+            [(serving.phases[name], count)]
+            for name, count in (*runs.items(), *serving.prompt_runs.items())
+        ],
     )
 
 
-def latencies(serving):
-    """Both latencies and the bottleneck of all plans that fit all phases, by the evaluator."""
-    least, limited, held = merged(serving)
-    listed = Listed(serving)
-    found = set()
-    for places in listed.plans():
-        plan = listed.plan(places)
-        if all(evaluate(problem, plan).feasible for problem in held):
-            of_token = evaluate(least, plan)
-            times = of_token.latency_ns, evaluate(limited, plan).latency_ns
-            found.add((*times, of_token.bottleneck_ns))
-    return found
+def times_of(serving, plan):
+    """Latency of a token, that of the prompt and bottleneck of a plan that fits; else None."""
+    found = evaluate_phases(serving, plan)
+    if not all(each.feasible for each in found.values()):
+        return None
+    prompt_ns = serving.prompt_runs[PROMPT] * found[PROMPT].latency_ns
+    return found[TOKEN].latency_ns, prompt_ns, found[TOKEN].bottleneck_ns
 
 
+LINKED, RELAYED = {"charging": "peer_to_peer"}, {"charging": "relayed"}
+UNLIKE = (LINKED, RELAYED)
+"""Of devices that have links of their own."""
 SETTINGS = {
     "as it is": {},
     "two devices": {"max_devices": 2},
@@ -51,31 +54,37 @@ SETTINGS = {
     },
     "host staged": {"interconnect": Interconnect(Link(10**9, 3), charging="host_staged")},
     "relayed": {"interconnect": Interconnect(Link(10**9, 3), charging="relayed")},
+    "unlike": LINKED,
+    "unlike, relayed": RELAYED,
 }
 
 
 @pytest.mark.parametrize("memory_model", ["weights", "inference"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("readers", [1, 2])
-def test_it_equals_all_plans_listed(settings, memory_model, readers):
+@counts(12, 400, quick=12)
+def test_it_equals_all_plans_listed(count, settings, memory_model, readers):
     limits_that_matter = loads_that_matter = 0
-    for seed in range(48, 60):
+    for seed in range(48, 48 + count):
         shape = {"memory_model": memory_model, "skips": readers > 1, "uneven_prompt": True}
-        serving = changed(random_job(seed, **shape), **settings)
-        problems = merged(serving)
-        plans = latencies(serving)
+        serving = random_job(seed, links=settings in UNLIKE, **shape)
+        if settings == RELAYED:
+            links = serving.phases[TOKEN].interconnect
+            serving = changed(serving, interconnect=replace(links, **RELAYED))
+        elif settings != LINKED:
+            serving = changed(serving, **settings)
+        listed = Listed(serving)
+        plans = {times_of(serving, listed.plan(places)) for places in listed.plans()} - {None}
+        chain = LimitedChain(*merged(serving))
         times = sorted({limited for _, limited, _ in plans})
-        chain = LimitedChain(*problems, ())
         for limit in [*([times[0] - 1] if times else []), *times, FAR_NS]:
             best = min((least for least, limited, _ in plans if limited <= limit), default=None)
             found = chain.least_latency(UNLIMITED, limit_ns=limit)
             limits_that_matter += best is not None and best > min(plans)[0]
-            if best is None:
-                assert found is None, seed
-                continue
-            assert found.latency_ns == best == evaluate(problems[0], found.plan).latency_ns, seed
-            assert evaluate(problems[1], found.plan).latency_ns <= limit
-            assert all(evaluate(problem, found.plan).feasible for problem in problems[2])
+            assert (None if found is None else found.latency_ns) == best, seed
+            if found is not None:
+                own_ns, prompt_ns, _ = times_of(serving, found.plan)
+                assert own_ns == best and prompt_ns <= limit, seed
         loads = sorted({load for *_, load in plans})
         for most in [*([loads[0] - 1] if loads else []), *loads]:
             best = min((least for least, _, load in plans if load <= most), default=None)
@@ -128,7 +137,7 @@ def test_latencies_of_days_differ_by_a_nanosecond():
 
 
 def test_what_it_does_not_do():
-    least, limited, held = merged(random_job(0))
+    least, limited, held, _ = merged(random_job(0))
     over = Clock.of(SolveLimits(0.001))
     while not over.is_over:
         pass

@@ -14,11 +14,7 @@ from solver.dp.sweep import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
-from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.instance import condense
-from solver.stages.blocks import collapse_units
-from solver.stages.costs import StageCosts
-from solver.stages.ideals import list_ideals
+from tests.support.ideal_cases import costs_of
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 
@@ -41,13 +37,6 @@ def problem_of(seed, *, overlap=False):
     )
 
 
-def costs_of(problem):
-    units = condense(problem)
-    kinds = interchangeable_kinds(units)
-    blocks = collapse_units(units, forget_weights=False)
-    return StageCosts(units, kinds, blocks, list_ideals(blocks.count, blocks.edges, 1000))
-
-
 def chains(costs, place=0, left=4):
     """All plans, as borders between stages."""
     if place == len(costs.ideals) - 1:
@@ -62,7 +51,6 @@ def chains(costs, place=0, left=4):
 
 
 def true_loads_ns(costs, stages):
-    """The loads of the stages of a plan, by the evaluator."""
     of_block = {
         int(block): place
         for place, stage in enumerate(stages)
@@ -94,7 +82,7 @@ def list_of(costs, ceiling):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_missing_is_what_the_evaluator_adds(seed):
-    costs = costs_of(problem_of(seed))
+    costs, _ = costs_of(problem_of(seed))
     readers, some = Readers(costs), 0
     for stages in itertools.islice(chains(costs), 300):
         loads = loads_ns(costs, stages)
@@ -108,7 +96,7 @@ def test_what_is_missing_is_what_the_evaluator_adds(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_raised_loads_are_no_more_than_true_ones(seed):
     """Tests all plans below several ceilings: none is lost, and no load exceeds the true one."""
-    costs = costs_of(problem_of(seed))
+    costs, _ = costs_of(problem_of(seed))
     readers = Readers(costs)
     plans = [(stages, true_loads_ns(costs, stages)) for stages in chains(costs)]
     values = sorted({max(loads) for _, loads in plans})
@@ -135,8 +123,8 @@ def test_raised_loads_are_no_more_than_true_ones(seed):
 
 
 def test_overlapping_sends_are_left_alone():
-    assert len(Readers(costs_of(problem_of(1, overlap=True)))) == 0
-    assert len(Readers(costs_of(problem_of(1)))) > 0
+    assert len(Readers(costs_of(problem_of(1, overlap=True))[0])) == 0
+    assert len(Readers(costs_of(problem_of(1))[0])) > 0
 
 
 def test_a_value_that_each_stage_reads():

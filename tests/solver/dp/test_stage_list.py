@@ -100,7 +100,6 @@ def test_stages_and_families(share):
 
 
 def test_part_of_a_list():
-    """Tests that a smaller ceiling on a list gives the list of that ceiling."""
     compared = 0
     for seed in SEEDS:
         costs, bits, capacity, families = everything(seed)

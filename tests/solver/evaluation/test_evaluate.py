@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.evaluation.evaluate import evaluate, stage_memory_bytes
+from solver.evaluation.layout import Layout
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.operators import Operator
@@ -94,6 +95,19 @@ def test_host_staged_pays_one_write_and_one_read_per_consuming_device():
     evaluation = judged(fan_out(interconnect=interconnect), p="a", q="b", r="cd")
     assert times(evaluation) == [(100, 10, 0, 110), (200, 20, 10, 230), (1200, 0, 30, 1230)]
     assert evaluation.transfer_bytes == 40
+
+
+def test_a_skipped_device_receives_and_sends_what_it_passes_on():
+    """a feeds b, and c beyond it, which is the output."""
+    relayed = Interconnect(ONE_BYTE_PER_NS, charging="relayed")
+    problem = graphs.chain("abc", of={"c": {"reads": ("a", "b")}}, interconnect=relayed)
+    evaluation = judged(problem.replace(devices=[*map(Device, "pqr")]), p="a", q="b", r="c")
+    assert [entry[:3] for entry in times(evaluation)] == [(1, 1, 0), (2, 11, 1), (4, 0, 11)]
+    assert evaluation.transfer_bytes == 1 + 11
+    assert evaluation.bottleneck_ns == 15
+    assert evaluation.latency_ns == 2 + 14 + 15
+    # q holds a until its stage ends, as r does, and what it made.
+    assert [entry.memory_bytes for entry in evaluation.usage] == [1, 1 + 10, 11 + 100]
 
 
 def test_objectives_come_in_the_order_of_the_problem():
@@ -245,3 +259,23 @@ def test_what_is_no_plan_is_refused_in_one_line(plan):
         evaluate(problem, plan)
     with pytest.raises(PartitionError, match=r"^problem is None; write a PartitionProblem"):
         evaluate(None, plan)
+
+
+@pytest.mark.parametrize("draw_chunks", [False, True])
+def test_hops_carry_values_from_their_producer_to_every_later_reader(draw_chunks):
+    relayed = 0
+    for seed in range(150):
+        problem = random_problem(seed, relayed=True, draw_chunks=draw_chunks)
+        plan = random_plan(problem, seed, draw_chunks=draw_chunks)
+        layout = Layout(problem, plan)
+        hops, position = layout.hops, layout.position[layout.stage]
+        borders = set(zip(hops.value.tolist(), hops.source.tolist(), strict=True))
+        assert len(borders) == len(hops.value)
+        needed = set()
+        for index, op in enumerate(problem.operators):
+            ends = [position[problem.index_of[name]] for name in problem.readers_of[op.name]]
+            ends += [hops.position_count - 1] * op.is_output
+            needed.update((index, p) for end in ends for p in range(position[index], end))
+        assert borders == needed
+        relayed += len(needed)
+    assert relayed

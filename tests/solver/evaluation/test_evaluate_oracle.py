@@ -72,7 +72,6 @@ def check_same(problem, plan, instance, oracle, *, with_step):
 
 
 def everything_in_turn_ns(problem, evaluation):
-    """Time of all microbatches without any pipelining."""
     parts = [(u.compute_ns, u.send_ns, u.receive_ns) for u in evaluation.usage]
     return problem.microbatches * sum(map(sum, parts))
 

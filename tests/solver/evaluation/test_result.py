@@ -20,6 +20,7 @@ PROBLEM = PartitionProblem(
     objective=("bottleneck", "devices"),
 )
 GOOD = PartitionPlan({"a": "p", "b": "q"}, ("p", "q"))
+STILL = PROBLEM.replace(objective="transfer")
 BAD = PartitionPlan({"a": "p", "b": "p"}, ("p",))
 
 
@@ -77,44 +78,24 @@ def test_a_search_may_be_without_limit():
 # -- results ------------------------------------------------------------------------------------
 
 
-def test_an_optimal_result():
-    optimal = result(SolveStatus.OPTIMAL, GOOD, (5, 2))
-    assert optimal.objective_values == (5, 2)
-    assert (optimal.objective, optimal.objective_bound, optimal.gap) == (5, 5, 0.0)
-
-
-def test_the_gap_is_relative_to_the_objective():
-    feasible = result(SolveStatus.FEASIBLE, GOOD, (4,))
-    assert (feasible.objective, feasible.objective_bound) == (5, 4)
-    assert feasible.gap == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize("bounds", [None, ()])
-def test_without_a_bound_there_is_no_gap(bounds):
-    feasible = result(SolveStatus.FEASIBLE, GOOD, bounds)
-    assert feasible.objective == 5
-    assert feasible.objective_bound is None
-    assert feasible.gap is None
-
-
-def test_a_gap_of_nothing_over_nothing_is_nothing():
-    problem = PROBLEM.replace(objective="transfer")
-    found = result(SolveStatus.FEASIBLE, GOOD, (0,), evaluation=evaluate(problem, GOOD))
-    assert found.objective == 0
-    assert found.gap == 0.0
-
-
-def test_an_infeasible_plan_has_no_objective():
-    unknown = result(SolveStatus.UNKNOWN, BAD, (3,), reason="too large")
-    assert unknown.objective is None
-    assert unknown.objective_values is None
-    assert unknown.gap is None
-    assert unknown.objective_bound == 3
-
-
-def test_no_plan_at_all():
-    for status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN):
-        assert result(status).objective_values is None
+@pytest.mark.parametrize(
+    ("found", "objective", "bound", "gap"),
+    [
+        (result(SolveStatus.OPTIMAL, GOOD, (5, 2)), 5, 5, 0.0),
+        (result(SolveStatus.FEASIBLE, GOOD, (4,)), 5, 4, 0.2),
+        (result(SolveStatus.FEASIBLE, GOOD), 5, None, None),
+        (result(SolveStatus.FEASIBLE, GOOD, ()), 5, None, None),
+        (result(SolveStatus.FEASIBLE, GOOD, (0,), evaluation=evaluate(STILL, GOOD)), 0, 0, 0.0),
+        (result(SolveStatus.UNKNOWN, BAD, (3,), reason="too large"), None, 3, None),
+        (result(SolveStatus.INFEASIBLE), None, None, None),
+        (result(SolveStatus.UNKNOWN), None, None, None),
+    ],
+)
+def test_the_gap_is_relative_to_the_objective(found, objective, bound, gap):
+    """Tests that an infeasible plan has no objective."""
+    assert (found.objective, found.objective_bound) == (objective, bound)
+    assert found.gap == (None if gap is None else pytest.approx(gap))
+    assert (found.objective_values is None) == (objective is None)
 
 
 @pytest.mark.parametrize(

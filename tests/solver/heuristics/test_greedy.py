@@ -9,13 +9,12 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import Device
 from solver.model.limits import SolveLimits
-from solver.model.operators import Operator
-from solver.model.problem import PartitionProblem
-from solver.model.problem_fields import ColocationGroup, Weight
+from solver.model.problem_fields import ColocationGroup
 from solver.model.training import Backward
 from solver.search.solve import solve
+from tests.support.answers import check_true
 from tests.support.graphs import chain, weighted_chain
-from tests.support.oracle import brute_force, cost
+from tests.support.oracle import brute_force
 from tests.support.paths import ROOT
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
@@ -95,22 +94,14 @@ def test_random_answers_are_total_judged_and_never_better_than_the_optimum(count
     feasible = solvable = 0
     for seed in range(count):
         problem = random_problem(seed)
-        instance = to_instance(problem)
-        best = brute_force(instance)
+        best = brute_force(to_instance(problem))
         result = greedy(problem)
-        assert set(result.plan.assignment) == {op.name for op in problem.operators}
         assert result.evaluation == evaluate(problem, result.plan)
-        violations = cost(instance, result.plan.assignment, result.plan.device_order)["violations"]
-        assert (result.status is SolveStatus.FEASIBLE) == (not violations)
-        assert "colocation" not in violations
+        assert not any("must share" in text for text in result.evaluation.violations)
+        check_true(result, best, seed)
         solvable += best is not None
-        if result.status is SolveStatus.FEASIBLE:
-            feasible += 1
-            assert best is not None
-            assert result.objective_values >= best[0]
-        else:
-            assert result.status is SolveStatus.UNKNOWN
-            assert result.reason
+        feasible += result.status is SolveStatus.FEASIBLE
+        assert result.status is SolveStatus.FEASIBLE or result.reason
     # A baseline that never fits would be no baseline.
     assert feasible >= 0.9 * solvable
 
@@ -179,21 +170,9 @@ def test_the_work_is_near_linear(capacity, monkeypatch):
         return size(problem, operators, in_flight)
 
     monkeypatch.setattr(solver.heuristics.greedy, "stage_memory_bytes", counting)
-    operators = tuple(
-        Operator(
-            f"op{i}",
-            reads=tuple(f"op{j}" for j in (i - 1, i - 7) if j >= 0),
-            storage_bytes=8,
-            value_bytes=8,
-            weights=(f"w{i}",),
-        )
-        for i in range(count)
-    )
-    problem = PartitionProblem(
-        operators,
-        tuple(Device(f"d{i}", capacity) for i in range(8)),
-        weights={f"w{i}": Weight(20) for i in range(count)},
-    )
+    reads = {f"op{i}": {"reads": [f"op{i - 1}", f"op{i - 7}"]} for i in range(7, count)}
+    devices = [Device(f"d{i}", capacity) for i in range(8)]
+    problem = chain(count, latency_ns=0, value_bytes=8, weight_bytes=20, of=reads, devices=devices)
     result = greedy(problem)
     assert (result.status is SolveStatus.FEASIBLE) == (capacity == 30000)
     assert looked_at < 250 * count

@@ -55,7 +55,8 @@ PLAN = PartitionPlan({"a": "gpu0", "b": "gpu1"}, ("gpu0", "gpu1"))
 
 @pytest.mark.parametrize("seed", some(200, of=200))
 def test_problems_with_their_digests_and_plans_survive_json(seed):
-    problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
+    draw = hand_made_problem if seed % 5 == 4 else random_problem
+    problem = draw(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
     again = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
     assert again == problem
     digest = problem_digest(problem)
@@ -68,15 +69,6 @@ def test_problems_with_their_digests_and_plans_survive_json(seed):
     again = plan_from_json(json.loads(written))
     assert again == plan
     assert list(again.assignment) == list(plan.assignment)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_cuts_and_pinned_stages_survive_json(seed):
-    problem = hand_made_problem(seed)
-    text = json.dumps(problem_to_json(problem))
-    again = problem_from_json(json.loads(text))
-    assert (again.cuts, again.stage_pins) == (problem.cuts, problem.stage_pins)
-    assert again == problem
 
 
 def test_problems_and_plans_survive_files(tmp_path):
@@ -213,7 +205,6 @@ def test_a_document_is_an_object(data):
 
 
 def everywhere(entry, path=()):
-    """The paths to all entries of plain data."""
     items = entry.items() if isinstance(entry, dict) else enumerate(entry)
     for key, value in items:
         yield (*path, key)
@@ -223,7 +214,6 @@ def everywhere(entry, path=()):
 
 @pytest.mark.parametrize("wrong", [None, True, -1, 1.5, "?", [], {}, [None], {"?": None}, REMOVE])
 def test_whatever_is_wrong_is_a_partition_error(wrong):
-    """Tests that no replaced or removed entry escapes as another kind of exception."""
     accepted = rejected = 0
     documents = [
         (problem_to_json(random_problem(seed)), problem_from_json) for seed in (0, 3, 7)
@@ -390,7 +380,6 @@ def test_text_that_cannot_be_encoded_leaves_the_old_file_whole(tmp_path):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX only")
 def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
-    """Tests that a process killed before the rename has not touched the file."""
     file = tmp_path / "plan.json"
     file.write_text("old", encoding="utf-8")
     script = textwrap.dedent(

@@ -11,10 +11,7 @@ from solver import (
     Device,
     Interconnect,
     Link,
-    Operator,
-    PartitionProblem,
     SolveLimits,
-    Weight,
     solve,
 )
 from solver.dp.ideal_program import IdealAnswer
@@ -22,8 +19,7 @@ from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.search import branch_models, ideals, schedule
-from tests.support.oracle import brute_force
-from tests.support.random_problems import random_problem, to_instance
+from tests.support.graphs import chain
 from tests.support.search_states import bare_state
 
 LIMITS = SolveLimits(workers=1)
@@ -56,18 +52,14 @@ def test_latency_goes_to_constraint_programming():
 
 def test_the_latency_of_a_long_chain_goes_to_the_program_over_ideals():
     """Tests what CP-SAT leaves open for minutes: two kinds of devices, most of them needed."""
-    operators = tuple(
-        Operator(
-            f"op{i}", {"fast": 20, "slow": 18}, (f"op{i - 1}",) if i else (), weights=(f"w{i}",)
-        )
-        for i in range(128)
-    )
     devices = [Device(f"fast{i}", 80, "fast") for i in range(8)]
     devices += [Device(f"slow{i}", 60, "slow") for i in range(8)]
-    problem = PartitionProblem(
-        operators,
-        devices,
-        weights={f"w{i}": Weight(7) for i in range(128)},
+    problem = chain(
+        128,
+        value_bytes=0,
+        weight_bytes=7,
+        of={f"op{i}": {"latency_ns": {"fast": 20, "slow": 18}} for i in range(128)},
+        devices=devices,
         interconnect=Interconnect(Link(None, 3)),
         memory_model="weights",
         objective=("latency", "devices"),
@@ -170,37 +162,6 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
     solve(problem, SolveLimits(time_limit_s=3.0, deterministic=True))
     assert len(asked) > 1
     assert all(clock.is_deterministic and clock.spent_s <= 3.0 for _, clock in asked)
-
-
-# -- brute force -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("block", "count"),
-    [
-        *((block, 14) for block in (0, 3)),
-        *(pytest.param(block, 54, marks=pytest.mark.deep) for block in (0, 3)),
-        *(pytest.param(block, 80, marks=pytest.mark.nightly) for block in range(4)),
-    ],
-)
-def test_auto_equals_brute_force(block, count):
-    # Brute force over chunks takes long for every operator more.
-    sizes = (4, 5) if block == 3 else (3, 4)
-    settings = dict(zip(("min_operators", "max_operators"), sizes, strict=True))
-    answered = set()
-    for seed in range(80 * block, 80 * block + count):
-        problem = random_problem(400_000 + seed, draw_chunks=True, **settings)
-        best = brute_force(to_instance(problem))
-        result = solve(problem, LIMITS)
-        answered.add(result.solver)
-        # What cannot fit by its bytes alone needs no method.
-        assert result.solver != "auto" or best is None, seed
-        if best is None:
-            assert result.status is SolveStatus.INFEASIBLE, seed
-        else:
-            assert result.status is SolveStatus.OPTIMAL, seed
-            assert result.objective_values == result.objective_bounds == best[0], seed
-    assert answered == {"auto", "ideal-dp", "cp-sat"}
 
 
 # -- searches that repeat --------------------------------------------------------------------

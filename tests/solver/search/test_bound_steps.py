@@ -2,6 +2,7 @@
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, Weight, solve
 from solver.search.bounds import averages
+from tests.support.graphs import chain
 from tests.support.search_states import state_of, take
 
 
@@ -12,15 +13,7 @@ def average_bound(problem):
 
 
 def test_the_latency_of_a_chain_is_known_without_a_model():
-    names = [f"op{i}" for i in range(300)]
-    problem = PartitionProblem(
-        [
-            Operator(name, 7, names[max(i - 1, 0) : i], value_bytes=3)
-            for i, name in enumerate(names)
-        ],
-        devices=[Device("p"), Device("q"), Device("r")],
-        objective=("latency",),
-    )
+    problem = chain(300, latency_ns=7, value_bytes=3, objective="latency")
     assert average_bound(problem) == 2100
     result = solve(problem, SolveLimits(workers=1))
     assert (result.status, result.objective) == (SolveStatus.OPTIMAL, 2100)

@@ -36,7 +36,6 @@ def least(values):
 
 
 def drawn(seed, memory_model="weights", links="alike", *, is_uneven=False):
-    """A case, all its plans, and those that fit."""
     settings = {"uneven_prompt": is_uneven, "links": links == "unlike"}
     serving = random_job(seed, memory_model=memory_model, **settings)
     listed = Listed(serving)

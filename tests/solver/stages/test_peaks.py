@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from solver import Device, Operator, PartitionProblem
 from solver.evaluation.evaluate import stage_memory_bytes
 from solver.stages.blocks import DROPPED
+from tests.support.graphs import chain
 from tests.support.ideal_cases import costs_of, stage_costs, stages_of
 
 
 def members(costs, start, end):
-    """The names of the operators of a stage."""
     inside = costs.ideals.between(start, end)
     return [
         costs.problem.operators[index].name
@@ -61,16 +60,9 @@ def test_bounds_of_all_pairs_are_those_of_single_ones():
 
 def test_what_passes_bounds_a_chain():
     """Tests that ten storages in a row, of which two are held at a time, do not count as ten."""
-    names = [f"op{i}" for i in range(10)]
-    chain = PartitionProblem(
-        tuple(
-            Operator(name, 1, names[i - 1 : i] if i else (), storage_bytes=100, value_bytes=1)
-            for i, name in enumerate(names)
-        ),
-        devices=(Device("a", 300), Device("b", 300)),
-        memory_model="inference",
-    )
-    costs = costs_of(chain)[0]
+    of = {"op9": {"is_output": False}}
+    ten = chain(10, latency_ns=1, value_bytes=100, of=of, memory_model="inference")
+    costs = costs_of(ten)[0]
     parts = costs.held.parts(np.array([0]), np.array([len(costs.ideals) - 1]), paired=True)
     assert parts.waiting.tolist() == [0]
     assert parts.allocated.tolist() == [200]

@@ -12,6 +12,7 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.ideals import list_ideals
+from tests.support.graphs import chain
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
@@ -58,12 +59,7 @@ def test_no_plan_is_below_the_bound(count, size):
 
 
 def test_no_time_leaves_nothing_but_work():
-    """Tests that a bound without any part is the average of what all devices have to do."""
-    names = [f"layer{i}" for i in range(40)]
-    problem = PartitionProblem(
-        tuple(Operator(n, 10, (names[i - 1],) if i else ()) for i, n in enumerate(names)),
-        devices=tuple(Device(f"d{i}") for i in range(4)),
-    )
+    problem = chain(40, latency_ns=10, value_bytes=0, devices=[*map(Device, "abcd")])
     units = simplify(condense(problem)).units
     parts = Decomposition(units, 400, [LARGE], Clock(0.0))
     assert not parts.refutes(100)

@@ -1,33 +1,21 @@
 """The best contiguous cut, against an enumeration of all contiguous cuts."""
 
 from functools import partial
-from itertools import combinations, permutations
 
 import pytest
 
-from solver import PartitionPlan, SolveLimits, evaluate, solve
+from solver import Operator, PartitionProblem, SolveLimits, evaluate, solve
+from solver.presolve.instance import condense
+from tests.support.ideal_cases import cuts_of
 from tests.support.problem_counts import counts
 from tests.support.random_problems import hand_made_problem, random_problem
 
 
 def best_contiguous(problem):
-    """The least value over all cuts of the execution order and all device orders, or None."""
     names = [op.name for op in problem.operators]
-    devices = [device.name for device in problem.devices]
-    best = None
-    for count in range(1, min(len(devices), len(names)) + 1):
-        for cuts in combinations(range(1, len(names)), count - 1):
-            ends = (0, *cuts, len(names))
-            for stages in permutations(devices, count):
-                assignment = {
-                    name: device
-                    for device, start, end in zip(stages, ends, ends[1:], strict=False)
-                    for name in names[start:end]
-                }
-                evaluation = evaluate(problem, PartitionPlan(assignment, stages))
-                if evaluation.feasible and (best is None or evaluation.objective < best):
-                    best = evaluation.objective
-    return best
+    apart = condense(PartitionProblem([*map(Operator, names)], problem.devices))
+    values = (evaluate(problem, plan) for plan, _ in cuts_of(apart))
+    return min((entry.objective for entry in values if entry.feasible), default=None)
 
 
 DRAWN = {

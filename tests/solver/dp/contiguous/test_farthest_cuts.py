@@ -4,14 +4,12 @@ import dataclasses
 import itertools
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from solver import (
     Device,
     Interconnect,
     Link,
-    PartitionPlan,
 )
 from solver.dp.contiguous import linked_kinds as kinds_module
 from solver.dp.contiguous import solver as chain
@@ -27,29 +25,17 @@ from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import condense
 from tests.support import graphs
+from tests.support.ideal_cases import cuts_of
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem
 
 
-def cuts_of(units):
-    """Yield all plans that cut the order of the units, with every order of devices."""
-    names = [device.name for device in units.problem.devices]
-    count = len(units)
-    for stages in range(1, min(count, len(names)) + 1):
-        for places in itertools.combinations(range(1, count), stages - 1):
-            sizes = np.diff([0, *places, count])
-            for order in itertools.permutations(names, stages):
-                yield PartitionPlan(units.lift(np.repeat(order, sizes).tolist()), order)
-
-
 def least_ns(units):
-    """Return the least bottleneck of all feasible ones among them, or None."""
-    judged = (evaluate(units.problem, plan) for plan in cuts_of(units))
+    judged = (evaluate(units.problem, plan) for plan, _ in cuts_of(units))
     return min((entry.bottleneck_ns for entry in judged if entry.feasible), default=None)
 
 
 def searched_ns(units, **settings):
-    """Return the bottleneck that the search finds, or None."""
     plan = farthest_cuts(units, **settings)
     if plan is None:
         return None
@@ -59,7 +45,6 @@ def searched_ns(units, **settings):
 
 
 def problems(count, **replaced):
-    """Yield small problems of a bottleneck with their units."""
     for seed in range(count):
         problem = random_problem(seed, max_operators=7, objective=("bottleneck",), **replaced)
         units = condense(problem)

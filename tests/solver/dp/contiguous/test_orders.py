@@ -1,9 +1,10 @@
 """Orders to cut: topological, different, repeatable; and the plans that cutting them finds."""
 
-from solver import Device, Operator, PartitionProblem, evaluate
+from solver import Device, evaluate
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut
 from solver.presolve.instance import condense
+from tests.support.graphs import chain
 from tests.support.random_problems import random_problem
 
 
@@ -73,8 +74,7 @@ def test_cuts_of_other_orders_keep_pins_colocation_and_the_order_of_stages():
 
 
 def test_stretched_capacities_give_a_start_where_nothing_fits():
-    ops = tuple(Operator(f"o{i}", 1, (f"o{i - 1}",) if i else (), 4, 4) for i in range(6))
-    problem = PartitionProblem(ops, (Device("x", 7), Device("y", 7)))
+    problem = chain(6, latency_ns=1, value_bytes=4, devices=[Device("x", 7), Device("y", 7)])
     units = condense(problem)
     assert best_cut(units) is None
     plan = best_cut(units, stretch_permille=4000)

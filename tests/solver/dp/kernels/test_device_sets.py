@@ -4,28 +4,12 @@ import itertools
 
 import pytest
 
-from solver import PartitionPlan
 from solver.dp.kernels.device_sets import ViableStates, device_moves
 from solver.evaluation.evaluate import evaluate
 from solver.presolve.instance import condense
+from tests.support.ideal_cases import cuts_of
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem
-
-
-def cuts_with_devices(problem, units):
-    """Yield all plans that cut the order of the units, with where each stage starts."""
-    names = [device.name for device in problem.devices]
-    count = len(units)
-    for stages in range(1, min(count, len(names)) + 1):
-        for places in itertools.combinations(range(1, count), stages - 1):
-            borders = [0, *places, count]
-            for order in itertools.permutations(names, stages):
-                of_unit = [
-                    name
-                    for name, (low, high) in zip(order, itertools.pairwise(borders), strict=True)
-                    for _ in range(low, high)
-                ]
-                yield PartitionPlan(units.lift(of_unit), order), borders
 
 
 @pytest.mark.parametrize("ceiling", [False, True])
@@ -41,7 +25,7 @@ def test_no_plan_uses_a_set_of_devices_that_is_left_out(count, ceiling):
         first = [0, *itertools.accumulate(map(len, units.members))]
         feasible = [
             (evaluation.bottleneck_ns, plan, borders)
-            for plan, borders in cuts_with_devices(problem, units)
+            for plan, borders in cuts_of(units)
             if (evaluation := evaluate(problem, plan)).feasible
         ]
         if not feasible:
