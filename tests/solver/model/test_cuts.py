@@ -9,7 +9,7 @@ from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
-from solver.model.problem_fields import NO_BLOCK, ColocationGroup, Weight
+from solver.model.problem_fields import NO_BLOCK, ColocationGroup
 from solver.presolve.instance import condense
 from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
 from tests.support import graphs
@@ -19,7 +19,6 @@ LIMITS = SolveLimits(workers=1, time_limit_s=30)
 
 
 def chain(names="abcdef", *, stages=None, **settings):
-    """Operators in a row, each of 1 ns and with a value of 1 byte."""
     of = {name: {"stage": stage} for name, stage in (stages or {}).items()}
     fields = {"devices": DEVICES, "interconnect": Interconnect(), **settings}
     return graphs.chain(names, latency_ns=1, value_bytes=1, of=of, **fields)
@@ -46,17 +45,6 @@ def test_cuts_divide_the_execution_order_into_blocks():
     assert problem.is_hand_made
     assert not chain().is_hand_made
     assert without_hand_made(chain(cuts=("b",), stages={"a": 0})) == chain()
-
-
-def test_an_early_operator_with_a_late_reader_is_in_the_block_where_it_runs():
-    mask = Operator("mask", latency_ns=1, value_bytes=1)
-    body = Operator("body", latency_ns=5)
-    head = Operator("head", latency_ns=5, reads=("mask", "body"))
-    problem = PartitionProblem((mask, body, head), DEVICES[:2], cuts=("body",))
-    result = solve(problem, LIMITS)
-    # On its reader's stage it would save a transfer.
-    assert result.plan.assignment["mask"] == result.plan.assignment["body"]
-    assert result.evaluation.transfer_bytes == 1
 
 
 def test_operators_of_a_backward_pass_are_in_no_block():
@@ -134,41 +122,10 @@ def test_operators_pinned_alike_are_one_sentence():
     assert "operator 'a' (and 1 more) is pinned to stage 0 but is on stage 1 (gpu1)" in found
 
 
-# -- solving ------------------------------------------------------------------------------------
-
-
-def test_the_solver_completes_what_a_person_began():
-    problem = chain("abcdefgh", cuts=("b",), stages={"h": 2})
-    result = solve(problem, LIMITS)
-    assert result.status is SolveStatus.OPTIMAL
-    index = result.plan.stage_index
-    assert index["b"] < index["c"]
-    assert index["h"] == 2
-    assert result.objective == 3
-
-
-def test_more_cuts_than_devices_take_chunks():
-    problem = chain("abcd", cuts=("a", "b", "c"), devices=DEVICES[:2], chunks_per_device=2)
-    result = solve(problem, LIMITS)
-    assert result.status is SolveStatus.OPTIMAL
-    assert [result.plan.stage_index[name] for name in "abcd"] == [0, 1, 2, 3]
-
-
-def test_a_cut_may_leave_the_order_of_devices_open():
-    # Nothing flows from a to b, so only the cut orders their devices.
-    sizes = {"small": 1, "large": 2}
-    operators = [Operator(name, 1, weights=(name,)) for name in sizes]
-    devices = [Device(name, size) for name, size in sizes.items()]
-    weights = {name: Weight(size) for name, size in sizes.items()}
-    result = solve(PartitionProblem(operators, devices, weights=weights, cuts=("small",)), LIMITS)
-    assert result.plan.device_order == ("small", "large")
-
-
 # -- why nothing fits ---------------------------------------------------------------------------
 
 
 def heavy(sizes=(1, 1, 1), capacities=(2, 2), **changes):
-    """Operators in a row with weights of these sizes, on devices of these capacities."""
     devices = [Device(f"gpu{i}", size) for i, size in enumerate(capacities)]
     return graphs.chain(
         "abc", latency_ns=1, value_bytes=0, weight_bytes=sizes, devices=devices, **changes

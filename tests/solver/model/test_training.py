@@ -10,13 +10,11 @@ from tests.support.refusals import refused
 
 
 def most_held(table, position):
-    """Return the most forward actions of a stage without their backward ones."""
     own = (1 if a.kind == "forward" else -1 for a in table if a.position == position)
     return max(itertools.accumulate(own))
 
 
 def test_plans_of_fewer_rounds_than_allowed_are_counted_too():
-    """Tests that no schedule with any number of rounds holds more than is counted."""
     pairs = (1, 6), (3, 9), (4, 8), (5, 20)
     for (devices, microbatches), rounds in itertools.product(pairs, range(2, 5)):
         tables = action_tables("1f1b", microbatches, devices=devices, chunks=rounds)

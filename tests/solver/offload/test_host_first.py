@@ -33,7 +33,6 @@ def grouped(draw):
 
 
 def plans(case, groups, least_first):
-    """Every such plan."""
     devices = range(len(case["devices"]))
     for first in range(least_first, len(groups) + 1):
         choices = [
