@@ -28,6 +28,7 @@ from solver import (
     evaluate,
     load_plan,
 )
+from tests.support.modules import module_with
 from tests.support.refusals import refused
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -66,10 +67,11 @@ def partition(model=None, **changes):
     return partition_module(model or Branches(), args, kwargs, **settings)
 
 
-def test_the_split_returns_what_the_model_returns():
-    """Tests pytree, keyword arguments and values against the model itself."""
+def test_the_split_returns_what_the_model_returns_and_the_plan_is_saved(tmp_path):
     (args, kwargs), model = inputs(), Branches()
     result = partition(model=model)
+    result.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == result.plan
     assert result.solved.status is SolveStatus.OPTIMAL
     split = result.split()
     found, expected = split(*args, **kwargs), model(*args, **kwargs)
@@ -103,7 +105,6 @@ def test_the_plan_for_a_step_is_no_slower_than_that_for_the_bottleneck(schedule,
 
 
 def test_a_limit_on_devices_is_kept():
-    """Tests that the settings reach the problem and the plan."""
     pipeline = Pipeline(chunks_per_device=2, max_devices=1)
     large, search = devices(2000, 2000, 2000), Search(LIMITS, "greedy")
     result = partition(devices=large, search=search, pipeline=pipeline)
@@ -112,13 +113,10 @@ def test_a_limit_on_devices_is_kept():
 
 
 def test_a_model_is_split_into_several_stages_per_device():
-    """Tests that an interleaved plan is never worse, and that its split computes the same."""
     (args, kwargs), model = inputs(), Branches()
     setting = {"model": model, "costs": Costs(interconnect=Interconnect())}
-    plain, result = (
-        partition(**setting),
-        partition(pipeline=Pipeline(chunks_per_device=2), **setting),
-    )
+    plain = partition(**setting)
+    result = partition(pipeline=Pipeline(chunks_per_device=2), **setting)
     assert result.solved.objective <= plain.solved.objective
     assert evaluate(result.problem, result.plan).feasible
     report = check_equivalence(model, result.split(), args, kwargs, gradients=True)
@@ -126,7 +124,6 @@ def test_a_model_is_split_into_several_stages_per_device():
 
 
 def test_too_little_memory_is_a_status_and_split_says_so():
-    """Tests that nothing is raised before someone asks for the plan that does not exist."""
     result = partition(devices=devices(10, 10))
     assert isinstance(result, PartitionResult)
     assert result.solved.status is SolveStatus.INFEASIBLE
@@ -157,7 +154,6 @@ def test_too_little_memory_is_a_status_and_split_says_so():
     ],
 )
 def test_bad_input_is_one_line(changes, message):
-    """Tests that the message says what is wrong and what to write."""
     with refused(message):
         partition(**changes)
 
@@ -181,57 +177,47 @@ def test_a_schedule_plans_a_pipeline() -> None:
         partition_module(model, inputs, pipeline=Pipeline("1f1b"), costs=staged, **settings)
 
 
-class Unread(nn.Module):
-    """Has weights that forward leaves out."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.unread = nn.Linear(64, 128, bias=False)
-        self.note = None
+def unread():
+    """A model with weights that its forward leaves out."""
 
     def forward(self, x):
         self.note = "seen"
         return self.second(self.first(x))
 
+    layers = {name: nn.Linear(64, 64) for name in ("first", "second")}
+    return module_with(forward, **layers, unread=nn.Linear(64, 128, bias=False), note=None)
+
 
 def test_printing_says_how_it_was_captured_and_what_no_device_holds():
-    result = partition_module(
-        Unread(), (torch.ones(2, 64),), devices=[Device(name, 20 * KiB) for name in ("<a>", "b")]
-    )
-    *table, how, unread = str(result).splitlines()
+    devices = [Device(name, 20 * KiB) for name in ("<a>", "b")]
+    result = partition_module(unread(), (torch.ones(2, 64),), devices=devices)
+    *table, how, left_out = str(result).splitlines()
     assert "\n".join(table) == summary((result.baseline, result.solved))
     assert how == f"captured by export; {result.captured.note}" and "note" in how
-    assert unread.startswith("1 weight that no operator reads (32.77 kB)"), unread
+    assert left_out.startswith("1 weight that no operator reads (32.77 kB)"), left_out
     # They are in no stage, and so on no device.
     held = sum(p.nbytes for p in result.place("cpu").parameters())
     assert held == 2 * (64 * 64 + 64) * 4
-    assert sum(p.nbytes for p in Unread().parameters()) == held + 64 * 128 * 4
+    assert sum(p.nbytes for p in unread().parameters()) == held + 64 * 128 * 4
     page = result._repr_html_()
     assert "0: &lt;a&gt;" in page and "<a>" not in page
     assert "captured by export" in page
-
-
-class Attends(nn.Module):
-    def forward(self, x):
-        return nn.functional.scaled_dot_product_attention(x, x, x) + 1
 
 
 def test_printing_says_which_attention_was_assumed_for_the_classes_that_devices_name():
     queries = torch.ones(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
     classes = ("a100-80gb", "t4")
     devices = [Device(name, "1GiB", device_class=name) for name in classes]
-    lines = str(partition_module(Attends(), (queries,), devices=devices)).splitlines()
-    assert lines[-2:] == [
-        "attention on a100-80gb: flash (1 operator)",
-        "attention on t4: math (1 operator)",
-    ]
-    unnamed = str(partition_module(Attends(), (queries,), devices=[Device("a", "1GiB")]))
+    attends = module_with(lambda self, x: nn.functional.scaled_dot_product_attention(x, x, x) + 1)
+    lines = str(partition_module(attends, (queries,), devices=devices)).splitlines()
+    told = {"a100-80gb": "flash", "t4": "math"}.items()
+    assert lines[-2:] == [f"attention on {kind}: {name} (1 operator)" for kind, name in told]
+    unnamed = str(partition_module(attends, (queries,), devices=[Device("a", "1GiB")]))
     assert "attention on" not in unnamed
 
 
 def test_a_plan_is_rehearsed_on_one_device():
-    model = Unread()
+    model = unread()
     devices = [Device(name, 20 * KiB) for name in ("gpu0", "gpu1", "idle")]
     result = partition_module(model, (x := torch.randn(2, 64),), devices=devices)
     for where in ("cpu", torch.device("cpu")):
@@ -240,10 +226,3 @@ def test_a_plan_is_rehearsed_on_one_device():
         assert torch.equal(placed(x), model(x))
     with pytest.raises(PartitionError, match="'cuda:99', which is to be device 'gpu"):
         result.place("cuda:99")
-
-
-def test_save_writes_the_plan(tmp_path):
-    """Tests the round trip through a file."""
-    result = partition()
-    result.save(tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json") == result.plan

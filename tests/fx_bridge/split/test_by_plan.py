@@ -47,6 +47,7 @@ class TwoBranches(nn.Module):
 
 
 TWO = (torch.randn(3, 6), torch.randn(3, 6))
+TWO_BY_FOUR = (torch.randn(2, 4),)
 
 
 def left_branch(node):
@@ -78,12 +79,9 @@ def test_every_stage_owns_its_parameters_under_their_original_names():
     before = str(captured.graph)
     split = check(model, captured, plan_of(captured, left_branch), TWO)
     assert not list(split.parameters(recurse=False))
-    assert set(dict(split.submod_0.named_parameters())) == {
-        name for name, _ in model.named_parameters() if name.startswith("right")
-    }
-    assert set(dict(split.submod_1.named_parameters())) == {
-        name for name, _ in model.named_parameters() if name.startswith("left")
-    }
+    for stage, side in ((split.submod_0, "right"), (split.submod_1, "left")):
+        own = {name for name, _ in model.named_parameters() if name.startswith(side)}
+        assert set(dict(stage.named_parameters())) == own
     weight = split.submod_1.get_parameter("left.1.weight")
     assert weight is model.left[1].weight, "weights are shared, not copied"
     assert str(captured.graph) == before, "the captured module is not changed"
@@ -95,17 +93,16 @@ def test_a_parameter_that_is_an_output_is_returned_itself():
         return self.inner(x).relu() * 2, self.inner.weight, self.scale
 
     model = module_with(forward, inner=nn.Linear(4, 4), scale=nn.Parameter(torch.ones(4)))
-    args = (torch.randn(2, 4),)
-    captured = capture(model, args)
-    split = check(model, captured, cut_at(captured, 1, 2), args)
-    assert split(*args)[1] is model.inner.weight
-    assert split(*args)[2] is model.scale
-    assert set(dict(split.named_parameters(remove_duplicate=False))) == {
-        "inner.weight",
-        "scale",
-        "submod_0.inner.weight",
-        "submod_0.inner.bias",
-    }
+    captured = capture(model, TWO_BY_FOUR)
+    split = check(model, captured, cut_at(captured, 1, 2), TWO_BY_FOUR)
+    assert split(*TWO_BY_FOUR)[1] is model.inner.weight
+    assert split(*TWO_BY_FOUR)[2] is model.scale
+    held = {"inner.weight", "scale", "submod_0.inner.weight", "submod_0.inner.bias"}
+    assert set(dict(split.named_parameters(remove_duplicate=False))) == held
+    names = split.meta["name_map"]
+    assert names.tensors["inner.weight"] == ("inner.weight", "submod_0.inner.weight")
+    (read,) = (n for n in captured.graph.find_nodes(op="get_attr") if "inner_weight" in n.name)
+    assert names.nodes[read.name] == (read.name, f"submod_0.{read.name}")
 
 
 def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradient():
@@ -128,27 +125,18 @@ def test_a_cycle_of_stages_is_refused_by_its_edges():
         split_by_plan(captured, plan)
 
 
-TWO_BY_FOUR = (torch.randn(2, 4),)
-
-
-def test_stages_out_of_order_are_refused_with_an_order_that_works():
-    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), TWO_BY_FOUR)
-    plan = PartitionPlan({"linear": "b", "relu": "a"}, ("a", "b"))
-    with pytest.raises(PartitionError, match="an order that works is b, a"):
-        split_by_plan(captured, plan)
-
-
 @pytest.mark.parametrize(
-    ("assignment", "message"),
+    ("assignment", "order", "message"),
     [
-        ({"linear": "a"}, "no device for operator 'relu'"),
-        ({"linear": "a", "relu": "a", "mystery": "a"}, "'mystery', which is not an operator"),
+        ({"linear": "b", "relu": "a"}, ("a", "b"), "an order that works is b, a"),
+        ({"linear": "a"}, ("a",), "no device for operator 'relu'"),
+        ({"linear": "a", "relu": "a", "my": "a"}, ("a",), "'my', which is not an operator"),
     ],
 )
-def test_a_plan_for_other_operators_is_refused(assignment, message):
+def test_plans_in_another_order_or_for_other_operators_are_refused(assignment, order, message):
     captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), TWO_BY_FOUR)
     with pytest.raises(PartitionError, match=message):
-        split_by_plan(captured, PartitionPlan(assignment, ("a",)))
+        split_by_plan(captured, PartitionPlan(assignment, order))
 
 
 def add_in_place(self, x):
@@ -196,15 +184,13 @@ def writes_input(self, x):
     return early + 1, x.sin()
 
 
+RESIDUAL = module_with(in_place_residual, blocks=nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
 MUTATIONS = [
     (module_with(add_in_place), (torch.randn(3, 4),)),
     (module_with(set_item), (torch.randn(3, 4),)),
     (module_with(view_then_mul), (torch.randn(3, 4),)),
     (Cache(), (torch.randn(2, 4), torch.tensor([1, 3]))),
-    (
-        module_with(in_place_residual, blocks=nn.ModuleList(nn.Linear(4, 4) for _ in range(3))),
-        (torch.randn(3, 4),),
-    ),
+    (RESIDUAL, (torch.randn(3, 4),)),
     (module_with(writes_input), (torch.randn(3, 4),)),
 ]
 
@@ -232,8 +218,7 @@ def test_plans_that_tear_a_storage_apart_are_wrong_or_refused(model, args):
 
 
 def test_blocks_that_write_in_place_can_still_be_cut_apart():
-    model, args = MUTATIONS[4]
-    captured = capture(model, args)
+    captured = capture(RESIDUAL, (torch.randn(3, 4),))
     largest = max(len(group.operators) for group in colocation_groups(captured))
     assert largest < len(captured.operators) / 2
 
@@ -265,12 +250,8 @@ def test_every_chunk_of_a_device_is_a_stage():
     plan = PartitionPlan(assignment, ("a", "b"), {names[2]: 1, names[3]: 1})
     split = check(model, captured, plan, TWO_BY_FOUR)
     assert list(split.meta["stages"].values()) == ["a", "b", "a", "b"]
-    assert [(s.meta["stage"], s.meta["device"], s.meta["chunk"]) for s in split.children()] == [
-        (0, "a", 0),
-        (1, "b", 0),
-        (2, "a", 1),
-        (3, "b", 1),
-    ]
+    found = [(s.meta["stage"], s.meta["device"], s.meta["chunk"]) for s in split.children()]
+    assert found == [(0, "a", 0), (1, "b", 0), (2, "a", 1), (3, "b", 1)]
     with pytest.raises(PartitionError, match="the stages of the plan form a cycle"):
         split_by_plan(captured, PartitionPlan(assignment, ("a", "b")))
     backwards = PartitionPlan(assignment, ("a", "b"), {names[0]: 1, names[3]: 1})
@@ -281,33 +262,24 @@ def test_every_chunk_of_a_device_is_a_stage():
 def test_a_split_is_a_model_like_any_other():
     """Tests that what a second split holds is compared under the names of the first model."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4))
-    args = (torch.randn(2, 4),)
-    first_capture = capture(model, args)
-    first = check(model, first_capture, cut_at(first_capture, 2), args)
-    second_capture = capture(first, args)
-    second = check(first, second_capture, cut_at(second_capture, 1), args)
-    assert check_equivalence(model, second, args, gradients=True).equal
-    assert [stage.meta["stages"] for stage in second.children()] == [
-        {"submod_0": "d0"},
-        {"submod_1": "d1"},
-    ]
+    captured = capture(model, TWO_BY_FOUR)
+    first = check(model, captured, cut_at(captured, 2), TWO_BY_FOUR)
+    captured = capture(first, TWO_BY_FOUR)
+    second = check(first, captured, cut_at(captured, 1), TWO_BY_FOUR)
+    assert check_equivalence(model, second, TWO_BY_FOUR, gradients=True).equal
+    found = [stage.meta["stages"] for stage in second.children()]
+    assert found == [{"submod_0": "d0"}, {"submod_1": "d1"}]
 
 
-def test_something_that_was_not_captured_is_refused():
-    program = torch.export.export(nn.Linear(4, 4), TWO_BY_FOUR)
-    with pytest.raises(PartitionError, match="capture the model first"):
-        split_by_plan(program, PartitionPlan({"linear": "a"}, ("a",)))
-    captured = capture(program)
+def test_what_is_no_plan_is_refused():
+    captured = capture(torch.export.export(nn.Linear(4, 4), TWO_BY_FOUR))
     split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
     with pytest.raises(PartitionError, match="the plan is a dict; give a PartitionPlan"):
         split_by_plan(captured, {"linear": "a"})
 
 
 def test_a_graph_without_operators():
-    def model_forward(self, x):
-        return x, self.weight
-
-    model = module_with(model_forward, weight=nn.Parameter(torch.ones(2)))
+    model = module_with(lambda self, x: (x, self.weight), weight=nn.Parameter(torch.ones(2)))
     captured = CapturedGraph(fx.symbolic_trace(model), "graph_module")
     split = split_by_plan(captured, PartitionPlan({}, ()))
     assert check_equivalence(model, split, TWO_BY_FOUR).equal

@@ -57,9 +57,8 @@ def test_readers_of_a_written_input_stay_with_the_writer():
         x.mul_(2)
         return early + 1, x.sin()
 
-    assert groups_of(function) == {
-        ("cos", "mul_", "sin"): "'mul_' writes graph input 'args_0' in place"
-    }
+    said = "'mul_' writes graph input 'args_0' in place"
+    assert groups_of(function) == {("cos", "mul_", "sin"): said}
 
 
 def test_readers_of_a_written_buffer_stay_with_the_writer():
@@ -74,8 +73,7 @@ def test_readers_of_a_written_buffer_stay_with_the_writer():
         (group,) = inseparable_groups(captured)
         assert "writes weight 'keys' in place" in group.reason
         assert {"index_copy_", "matmul"} <= set(group.operators)
-        assert "exp" not in group.operators
-        assert "relu" not in group.operators
+        assert {"exp", "relu"}.isdisjoint(group.operators)
 
 
 def test_statistics_of_a_norm_that_runs_twice_join_its_calls():
@@ -106,8 +104,6 @@ def test_containers_stay_with_their_readers(function, members, kind):
 
 
 def test_a_view_of_a_weight_stays_with_its_only_reader():
-    """Tests a view of a weight that two operators read, and one of a view that one reads."""
-
     def forward(self, x):
         shared = self.shared.t()
         return (x @ shared + (x * 2) @ shared) @ self.own.t().t()
@@ -124,9 +120,8 @@ def test_a_module_called_twice_is_one_group():
     def forward(self, x, y):
         return self.act(self.mix(x)) + self.act(self.mix(y))
 
-    (group,) = colocation_groups(
-        capture(fx.symbolic_trace(module_with(forward, mix=nn.Linear(4, 4), act=nn.ReLU())), (X, X))
-    )
+    traced = fx.symbolic_trace(module_with(forward, mix=nn.Linear(4, 4), act=nn.ReLU()))
+    (group,) = colocation_groups(capture(traced, (X, X)))
     assert group.operators == ("mix", "mix_1")
     assert group.reason == "submodule 'mix' is called more than once"
 
@@ -168,7 +163,6 @@ def test_random_operators_are_those_that_draw():
 
     for model in (simple(function), fx.symbolic_trace(function)):
         names = [node.name for node in random_operators(capture(model, (X,)))]
-        assert len(names) == 3
         assert [name.split("_")[0] for name in names] == ["dropout", "rand", "bernoulli"]
     modules = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.0), nn.Linear(4, 4), nn.RReLU())
     names = [node.name for node in random_operators(capture(fx.symbolic_trace(modules), (X,)))]

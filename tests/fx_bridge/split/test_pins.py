@@ -117,19 +117,14 @@ def test_a_pin_may_leave_a_choice_of_devices():
     assert devices_of(result, "head") == {"cuda:2"}
 
 
-class TwoValues(nn.Module):
-    def forward(self, x):
-        return torch.split(x, 4, dim=-1)
-
-
-def tuple(self, x):
-    a, b = self.divide(self.first(x))
-    return self.last(a) + b
-
-
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_a_cut_after_a_module_comes_after_the_elements_of_its_tuple(symbolic):
-    model = module_with(tuple, first=nn.Linear(8, 8), divide=TwoValues(), last=nn.Linear(4, 4))
+    def forward(self, x):
+        a, b = self.divide(self.first(x))
+        return self.last(a) + b
+
+    divide = module_with(lambda self, x: torch.split(x, 4, dim=-1))
+    model = module_with(forward, first=nn.Linear(8, 8), divide=divide, last=nn.Linear(4, 4))
     traced = torch.fx.symbolic_trace(model) if symbolic else model
     args = (torch.randn(5, 8),)
     name = "split" if symbolic else "divide"
@@ -139,23 +134,16 @@ def test_a_cut_after_a_module_comes_after_the_elements_of_its_tuple(symbolic):
     assert {stage[name] for name in stage if name.startswith(("getitem", "split"))} == {0}
 
 
-class Writes(nn.Module):
-    """A buffer that the first layer reads and the last one writes."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.register_buffer("seen", torch.zeros(8))
-
+def test_a_cut_between_a_buffer_s_reader_and_writer_is_refused_by_its_name():
     def forward(self, x):
         x = self.last(self.first(x) + self.seen)
         self.seen.add_(1)
         return x
 
-
-def test_a_cut_between_a_buffer_s_reader_and_writer_is_refused_by_its_name():
+    layers = {name: nn.Linear(8, 8) for name in ("first", "last")}
+    model = module_with(forward, seen=nn.Buffer(torch.zeros(8)), **layers)
     with refused("cut after 'linear_1' divides", "'seen'", "in place"):
-        partition(Writes(), count=2, cut_after=["last"])
+        partition(model, count=2, cut_after=["last"])
 
 
 def test_a_cut_between_readers_of_a_trained_weight_is_refused_by_its_name():
@@ -173,9 +161,6 @@ def test_a_cut_between_readers_of_a_trained_weight_is_refused_by_its_name():
         ({"cut_after": ["xyz"]}, "cut after 'xyz': .*; the first ones are 'layers', 'layers.0'"),
         ({"cut_after": ["idle"]}, "cut after 'idle': no operator runs in this module"),
         ({"cut_after": ["head"]}, "cut after 'linear_8': no operator runs behind it"),
-        ({"cut_after": "head"}, r"cut_after is 'head'; write a list"),
-        ({"pins": ["head"]}, r"pins is \['head'\]; write a mapping"),
-        ({"pins": {"head": 1.5}}, r"pins\['head'\] is 1.5; write the name of a device"),
         ({"pins": {"head": "cuda:7"}}, "pin 'head': there is no device 'cuda:7'; the devices are"),
         ({"pins": {"head": []}}, "pin 'head': it names no device; the devices are cuda:0"),
         ({"pins": {"layers": 1, "layers.2": 0}}, "pin 'layers.2': operator .* stage 1 by another"),
@@ -189,9 +174,7 @@ def test_wrong_names_and_pins_are_refused_in_one_line(options, message):
 
 
 def test_without_the_model_operators_have_names():
-    model, args = Stack(), (torch.randn(5, 8),)
-    captured = capture(model, args)
-    problem = problem_from_digraph(to_digraph(captured), devices(2))
+    problem = problem_from_digraph(to_digraph(stack()), devices(2))
     named = with_hand_made(problem, None, pins={"linear_8": 1}, cut_after=["linear_1"])
     assert named.cuts == ("linear_1",)
     assert named.stage_pins == {"linear_8": 1}
@@ -201,13 +184,7 @@ def test_without_the_model_operators_have_names():
 
 
 def test_a_device_s_name_may_be_a_number_and_still_be_a_device():
+    pins = Placement(pins={"head": "0"})
     pair = [Device("0"), Device("1")]
-    model, args = Stack(), (torch.randn(5, 8),)
-    result = partition_module(
-        model,
-        args,
-        devices=pair,
-        search=Search(limits=LIMITS),
-        placement=Placement(pins={"head": "0"}),
-    )
+    result = partition_module(stack(), devices=pair, search=Search(LIMITS), placement=pins)
     assert devices_of(result, "head") == {"0"}

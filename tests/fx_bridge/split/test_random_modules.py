@@ -16,12 +16,7 @@ from fx_bridge.equivalence.check import check_equivalence
 from solver import PartitionError
 from tests.support.problem_counts import counts
 from tests.support.program_checks import REFUSALS, check_seeds
-from tests.support.random_modules import (
-    ClassSource,
-    Program,
-    random_module,
-    random_program,
-)
+from tests.support.random_modules import ClassSource, Program, random_module, random_program
 
 
 @counts(10, 30)
@@ -39,9 +34,6 @@ def test_many_exported_programs(start):
     ends = check_seeds(range(start, start + 90), random_program, plans=4)
     ends += check_seeds(range(start + 90, start + 100), random_program, plans=2, solver=True)
     assert ends["compared"] + ends["compared without gradients"] >= 90, ends
-
-
-# -- the generator -------------------------------------------------------------------------
 
 
 def test_a_seed_gives_one_program_and_leaves_the_random_state():
@@ -84,17 +76,11 @@ def test_a_difference_prints_the_program(monkeypatch):
         program_checks.check_program(_program("v2 = x0.sin()", "v3 = self.m1(x0) * v2"))
 
 
-# -- what torch captures wrongly -----------------------------------------------------------
-
-
 # Which symbolic tracing does not capture.
 LOOP = "for row in x0:\n    pass"
+REGION = "with torch.no_grad():\n    v2 = v1 * 2"
 RECORDED = {
-    "name of a region": [
-        "v1 = x0 + 1",
-        "with torch.no_grad():\n    v2 = v1 * 2",
-        "v3 = v2 * self.submod_1",
-    ],
+    "name of a region": ["v1 = x0 + 1", REGION, "v3 = v2 * self.submod_1"],
     "shape of an input": ["x0.unsqueeze_(0)", LOOP, "v3 = x0 * 2"],
     # Strict export captures this, but not the write to data.
     "shape of a view": ["v1 = x0[0]", "v1.t_()", LOOP, "self.b.data.add_(1)", "v3 = x0 * 2"],
@@ -102,21 +88,18 @@ RECORDED = {
 }
 
 
-INPUT = {"shape of a view": "torch.ones(2, 3, 4).transpose(0, 1)"}
-
-
 def _single(lines, given="torch.ones(2, 4)"):
-    members = (
-        "self.submod_1 = nn.Parameter(torch.ones(4))",
-        "self.register_buffer('b', torch.ones(4))",
-    )
+    members = "self.submod_1 = nn.Parameter(torch.ones(4))", "self.b = nn.Buffer(torch.ones(4))"
     model = ClassSource("Model", ("x0",), members, tuple(lines), ("v3",))
     return Program(0, (model,), f"({given},)", "{}").build()
 
 
 @pytest.mark.parametrize("reason", RECORDED)
 def test_what_torch_export_does_not_capture_is_recorded_as_it_runs(reason):
-    module, args, kwargs = _single(RECORDED[reason], INPUT.get(reason, "torch.ones(2, 4)"))
+    given = (
+        "torch.ones(2, 3, 4).transpose(0, 1)" if reason == "shape of a view" else "torch.ones(2, 4)"
+    )
+    module, args, kwargs = _single(RECORDED[reason], given)
     captured = capture(module, args, kwargs)
     gradients = reason == "name of a region"
     report = check_equivalence(module, captured.module, args, kwargs, gradients=gradients)

@@ -10,11 +10,10 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
-from solver import PartitionPlan
 from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
-from tests.support.split_checks import check_random_plans
+from tests.support.split_checks import check_random_plans, in_halves
 
 X = torch.arange(24.0).view(2, 3, 4) / 24
 
@@ -101,19 +100,18 @@ def test_no_constant_is_a_fake_tensor():
 def test_inputs_that_share_memory_are_one_storage():
     """What was written to one input was not known to be read through the other."""
 
-    class Model(nn.Module):
-        def forward(self, x, y):
-            early = y.sin()
-            x.add_(1)
-            middle = y.cos()
-            x.mul_(2)
-            return early, middle * 2, y.tan()
+    def forward(self, x, y):
+        early = y.sin()
+        x.add_(1)
+        middle = y.cos()
+        x.mul_(2)
+        return early, middle * 2, y.tan()
 
-    x = X.clone()
+    model, x = module_with(forward), X.clone()
     for args in ((x, x[0]), (x.view(-1), x), (x, x)):
-        captured = capture(Model(), args)
+        captured = capture(model, args)
         for plan in some_plans(captured):
-            assert check_equivalence(Model(), split_by_plan(captured, plan), args).equal
+            assert check_equivalence(model, split_by_plan(captured, plan), args).equal
 
 
 def defaults(self, x, factor=2, other=None):
@@ -138,22 +136,12 @@ def in_other_precision(self, x):
 def test_the_body_of_a_region_has_a_place_in_the_name_map():
     """Bodies are read by get_attr under names of the scratch graph: KeyError."""
     model, args = Returns(in_other_precision), (X,)
-    captured = capture(model, args)
-    for plan in some_plans(captured):
-        split = split_by_plan(captured, plan)
-        assert split.meta["name_map"]
-    check_random_plans(model, args, captured=captured, plans=4)
+    check_random_plans(model, args, plans=4)
 
 
 def test_zeros_keep_their_sign():
-    def negates(self, x):
-        return -(x * 0).relu()
-
-    model, args = module_with(negates), (X,)
-    captured = capture(model, args)
-    names = [node.name for node in captured.operators]
-    plan = PartitionPlan(dict(zip(names, "aab", strict=True)), ("a", "b"))
-    assert check_equivalence(model, split_by_plan(captured, plan), args).equal
+    model = module_with(lambda self, x: -(x * 0).relu())
+    assert check_equivalence(model, in_halves(capture(model, (X,)), 2), (X,)).equal
 
 
 class SharesStorage(nn.Module):
@@ -185,11 +173,7 @@ def test_a_tied_weight_is_written_under_any_of_its_names():
 def test_a_write_that_a_split_leaves_out_is_told():
     """Of all the names of a tensor, one must be held."""
 
-    def forgets(self, x):
-        return x, x
-
-    model = SharesStorage()
-    report = check_equivalence(model, module_with(forgets), (X,))
+    report = check_equivalence(SharesStorage(), module_with(lambda self, x: (x, x)), (X,))
     told = [text for text in report.differences if "does not hold it" in text]
     assert [text.split(" is")[0] for text in told] == ["'again'", "'part'"]
 
@@ -197,11 +181,10 @@ def test_a_write_that_a_split_leaves_out_is_told():
 def test_kept_strides_make_separated_stages_equal_to_the_bit():
     """A clone has no gaps, and a kernel may add up the elements of that in another order."""
 
-    class Slices(nn.Module):
-        def forward(self, x):
-            return (x * 2)[:, 1:].transpose(0, 1).view_as(x[:, 1:].transpose(0, 1)) + 1
+    def slices(self, x):
+        return (x * 2)[:, 1:].transpose(0, 1).view_as(x[:, 1:].transpose(0, 1)) + 1
 
-    captured = capture(Slices(), (X,))
+    captured = capture(model := module_with(slices), (X,))
     seen = []
     for plan in some_plans(captured):
         split = split_by_plan(captured, plan)
@@ -212,7 +195,7 @@ def test_kept_strides_make_separated_stages_equal_to_the_bit():
                     leaf.is_contiguous() for leaf in torch.utils._pytree.tree_leaves(args)
                 )
             )
-        report = check_equivalence(Slices(), apart, (X,))
+        report = check_equivalence(model, apart, (X,))
         assert report.equal, report.differences
         # A comparison puts back what hooks note.
         apart(X)

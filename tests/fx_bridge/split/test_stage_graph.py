@@ -18,7 +18,7 @@ from solver import Device, PartitionError, evaluate, problem_from_digraph
 from tests.support.modules import module_with
 from tests.support.random_plans import DEVICES, random_plan
 from tests.support.separated import separated
-from tests.support.split_checks import cut_at, plan_of
+from tests.support.split_checks import cut_at, in_halves, in_one
 
 
 def skips(self, x, gate, unused):
@@ -62,17 +62,13 @@ class Tied(nn.Module):
         return self.head(x * self.scale.float())
 
 
+SKIPS = module_with(skips, a=nn.Linear(6, 6), b=nn.Linear(6, 6))
+WRITES = module_with(writes, norm=nn.BatchNorm1d(4), cache=nn.Buffer(torch.zeros(3, 4)))
 MODELS = [
     (Tied(), (torch.randint(0, 10, (2, 3)),)),
-    (
-        module_with(skips, a=nn.Linear(6, 6), b=nn.Linear(6, 6)),
-        (torch.randn(3, 6), torch.randn(3, 6), torch.randn(2)),
-    ),
+    (SKIPS, (torch.randn(3, 6), torch.randn(3, 6), torch.randn(2))),
     (module_with(pieces, a=nn.Linear(8, 8)), (torch.randn(2, 3, 8),)),
-    (
-        module_with(writes, norm=nn.BatchNorm1d(4), cache=nn.Buffer(torch.zeros(3, 4))),
-        (torch.randn(2, 3), torch.randn(3, 4)),
-    ),
+    (WRITES, (torch.randn(2, 3), torch.randn(3, 4))),
 ]
 
 IDS = [type(model).__name__ for model, _ in MODELS]
@@ -135,19 +131,14 @@ def test_values_are_those_that_cross_in_the_captured_graph(model, args):
         stage_of = plan.stage_index
         expected = {}
         for node in captured.graph.nodes:
-            if node.op not in ("placeholder", "get_attr", "output"):
-                own = stage_of[node.name]
-            elif node.op == "placeholder":
-                own = None
-            else:
+            if node.op in ("get_attr", "output"):
                 continue
+            own = stage_of.get(node.name)
             readers = {stage_of[u.name] for u in node.users if u.op != "output"} - {own}
             if own is None or readers or node.name in returned:
                 expected[node.name] = (own, tuple(sorted(readers)))
-        found = {
-            v.name: (v.source, v.targets) for v in graph.values if not v.name.endswith(".written")
-        }
-        assert found == expected
+        values = [value for value in graph.values if not value.name.endswith(".written")]
+        assert {value.name: (value.source, value.targets) for value in values} == expected
         last = len(graph.stages) - 1
         for position in range(last):
             alive = {value.name for value in graph.alive_between(position)}
@@ -157,12 +148,10 @@ def test_values_are_those_that_cross_in_the_captured_graph(model, args):
                 if (own is None or own <= position)
                 and (any(reader > position for reader in readers) or graph.value_of[name].is_output)
             }
+        arcs = {(own, r) for own, readers in expected.values() for r in readers if own is not None}
         for stage in graph.stages:
-            arcs = {(own, r) for own, readers in expected.values() for r in readers}
-            assert stage.parents == tuple(
-                sorted(a for a, b in arcs if b == stage.position and a is not None)
-            )
-            assert stage.children == tuple(sorted(b for a, b in arcs if a == stage.position))
+            assert [*stage.parents] == sorted(a for a, b in arcs if b == stage.position)
+            assert [*stage.children] == sorted(b for a, b in arcs if a == stage.position)
 
 
 @pytest.mark.parametrize(("model", "args"), MODELS, ids=IDS)
@@ -176,9 +165,8 @@ def test_sizes_are_those_of_the_tensors_that_stages_exchange(model, args):
             node = graph.stages[stage.meta["stage"]]
             outputs = output if isinstance(output, tuple) else (output,)
             if len(node.outputs) == 1 and not isinstance(output, torch.Tensor):
-                outputs = (
-                    output[:1] if graph.value_of[node.outputs[0]].kind == "Tensor" else [output]
-                )
+                is_tensor = graph.value_of[node.outputs[0]].kind == "Tensor"
+                outputs = output[:1] if is_tensor else [output]
             for names, values in ((node.inputs, inputs), (node.outputs, outputs)):
                 for name, value in zip(names, values, strict=True):
                     seen.append((graph.value_of[name], value))
@@ -200,16 +188,14 @@ def test_an_unknown_boundary_is_refused():
     for position in (-1, 1, True, "0", 0.0):
         with pytest.raises(PartitionError, match=r"0 to 1; write a number from 0 to 0"):
             graph.alive_between(position)
-    whole = stage_graph(split_by_plan(captured, plan_of(captured, lambda _: 0)), captured)
+    whole = stage_graph(in_one(captured), captured)
     with pytest.raises(PartitionError, match="there is only one stage"):
         whole.alive_between(0)
 
 
 def test_a_tuple_may_cross_where_it_is_not_forbidden():
     captured = capture(*MODELS[2])
-    split = split_by_plan(
-        captured, plan_of(captured, lambda node: int(node.name not in ("linear", "chunk")))
-    )
+    split = in_halves(captured, 2)
     graph = stage_graph(split, captured)
     value = graph.value_of["chunk"]
     assert (value.kind in ("tuple", "list"), value.shape, value.dtype) == (True, None, None)
@@ -219,8 +205,7 @@ def test_a_tuple_may_cross_where_it_is_not_forbidden():
 
 def test_what_a_stage_writes_in_place_is_a_value_of_its_own():
     captured = capture(*MODELS[3])
-    split = split_by_plan(captured, cut_at(captured, 2))
-    graph = stage_graph(split, captured)
+    graph = stage_graph(in_halves(captured, 2), captured)
     written = graph.value_of["x.written"]
     assert (written.source, written.is_output) == (0, True)
     assert graph.value_of["x"].source is None and not graph.value_of["x"].is_output

@@ -16,26 +16,7 @@ from tests.support.modules import module_with
 from tests.support.random_plans import random_plan
 from tests.support.separated import separated
 from tests.support.split_checks import check, check_random_plans, cut_at, plan_of
-
-
-def dynamo_graph(model, args, *, dynamic=False):
-    """Return what torch.compile hands to a backend, and the inputs it calls it with."""
-    captured = []
-
-    def backend(module, _):
-        def run(*inputs):
-            captured.append((module, inputs))
-            return module(*inputs)
-
-        return run
-
-    torch._dynamo.reset()
-    torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=True)(*args)
-    torch._dynamo.reset()
-    return captured[0]
-
-
-# -- signatures and outputs ----------------------------------------------------------------
+from tests.support.traced_graphs import dynamo_graph
 
 
 def outputs(self, x, unused, *, scale, table):
@@ -66,82 +47,50 @@ def star(self, first, *rest, **named):
 def test_variable_arguments():
     args = tuple(torch.randn(2, 2) for _ in range(3))
     check_random_plans(module_with(star), args, {"shift": torch.randn(2)}, gradients=False)
-    # In a traced graph they are placeholders with a star and a default.
-    graph = fx.Graph()
-    first = graph.placeholder("first")
-    rest = graph.placeholder("*rest")
-    scale = graph.placeholder("scale", default_value=2.0)
-    second = graph.call_function(torch.exp, (graph.call_function(lambda t: t[0], (rest,)),))
-    product = graph.call_function(torch.mul, (graph.call_method("sin", (first,)), scale))
-    graph.output(graph.call_function(torch.add, (product, second)))
-    module = fx.GraphModule(nn.Module(), graph)
-    captured = CapturedGraph(module, "graph_module")
-    split = split_by_plan(captured, cut_at(captured, 2))
-    for arguments, named in (((args[0], args[1]), {}), (args, {"scale": 3.0})):
-        assert check_equivalence(module, split, arguments, named).equal
 
 
 def test_a_stage_without_outputs():
-    def model_forward(self, x):
+    def forward(self, x):
         y = x.exp()
         self.calls.add_(1)
         return y.relu()
 
-    model, args = module_with(model_forward, calls=nn.Buffer(torch.zeros(()))), (torch.randn(2),)
+    model, args = module_with(forward, calls=nn.Buffer(torch.zeros(()))), (torch.randn(2),)
     captured = capture(model, args)
-    split = check(
-        model, captured, plan_of(captured, lambda n: int(n.name == "add_")), args, gradients=False
-    )
+    plan = plan_of(captured, lambda node: int(node.name == "add_"))
+    split = check(model, captured, plan, args, gradients=False)
     split(*args)
     assert split.submod_1.calls == 1
     check_random_plans(model, args, gradients=False)
 
 
-# -- control flow, state, random numbers ---------------------------------------------------
-
-
-class Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = torch.cond(x.sum() > 0, lambda t: self.a(t) + 1, lambda t: self.b(t) - 1, (x,))
-        z = torch.cond(y.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (y,))
-        return y.relu() + z
+def branches(self, x):
+    y = torch.cond(x.sum() > 0, lambda t: self.a(t) + 1, lambda t: self.b(t) - 1, (x,))
+    z = torch.cond(y.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (y,))
+    return y.relu() + z
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_cond(sign):
-    check_random_plans(Branches(), (sign * torch.ones(2, 4),), plans=2)
+    model = module_with(branches, a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    check_random_plans(model, (sign * torch.ones(2, 4),), plans=2)
 
 
-class Regions(nn.Module):
+def regions(self, x):
     """Regions of other grad and autocast modes, with work around and in between."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = self.a(x)
-        with torch.no_grad():
-            frozen = self.b(y).exp()
-        side = x.sin()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            low = self.a(y + side).relu()
-        return low.float() + frozen * y, self.b(side)
+    y = self.a(x)
+    with torch.no_grad():
+        frozen = self.b(y).exp()
+    side = x.sin()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = self.a(y + side).relu()
+    return low.float() + frozen * y, self.b(side)
 
 
-def test_regions_of_export():
-    check_random_plans(Regions(), (torch.randn(2, 4),), plans=24)
-
-
-def test_regions_of_dynamo():
-    args = (torch.randn(2, 4),)
-    module, inputs = dynamo_graph(Regions(), args)
+def test_regions_of_export_and_of_dynamo():
+    model, args = module_with(regions, a=nn.Linear(4, 4), b=nn.Linear(4, 4)), (torch.randn(2, 4),)
+    check_random_plans(model, args, plans=24)
+    module, inputs = dynamo_graph(model, args)
     targets = [node.target for node in module.graph.nodes]
     assert torch._C._set_grad_enabled in targets
     assert torch.amp._enter_autocast in targets
@@ -167,38 +116,17 @@ def test_regions_of_dynamo():
 @pytest.mark.parametrize("source", ["export", "symbolic_trace"])
 @pytest.mark.parametrize("training", [False, True])
 def test_batch_norm_and_dropout(training, source):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(2, 4, 3, padding=1)
-            self.norm = nn.BatchNorm2d(4)
-            self.skip = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.3))
-            self.drop = nn.Dropout(0.5)
-
-        def forward(self, x):
-            return self.drop(self.norm(self.conv(x)).relu()) + self.skip(x)
-
-    model, args = Model().train(training), (torch.randn(3, 2, 4, 4),)
+    model = module_with(
+        lambda self, x: self.body(x) + self.skip(x),
+        body=nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5)
+        ),
+        skip=nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.3)),
+    ).train(training)
+    args = (torch.randn(3, 2, 4, 4),)
     captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
     _, interleaved = check_random_plans(model, args, captured=captured, training=training)
     assert training or interleaved
-
-
-def test_a_norm_called_twice_updates_its_statistics_in_order():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(4)
-
-        def forward(self, x, y):
-            return self.norm(x).relu(), self.norm(y * 2).tanh()
-
-    model, args = Model(), (torch.randn(3, 4), torch.randn(3, 4))
-    for source in (model, fx.symbolic_trace(model)):
-        check_random_plans(model, args, captured=capture(source, args))
-
-
-# -- values that are no tensors ------------------------------------------------------------
 
 
 def shapes(self, x):
@@ -206,11 +134,8 @@ def shapes(self, x):
     batch, length = x.shape[0], x.size(1)
     values, indices = low.topk(2)
     mean = high.mean(-1, keepdim=True).expand(batch, length, 4)
-    return (
-        values.reshape(batch * length, 2),
-        indices,
-        mean + torch.cat((high, low), -1)[..., :4],
-    )
+    wide = torch.cat((high, low), -1)[..., :4]
+    return values.reshape(batch * length, 2), indices, mean + wide
 
 
 def test_only_tensors_travel_between_stages():
@@ -235,28 +160,20 @@ def test_only_tensors_travel_between_stages():
                         assert isinstance(value.meta["val"], torch.Tensor)
 
 
-# -- dynamo's graphs -----------------------------------------------------------------------
-
-
-class Mixture(nn.Module):
-    """Two experts, each for the tokens that chose it: sizes that depend on data."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Linear(4, 2)
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
-
-    def forward(self, x):
-        flat = x.reshape(-1, x.shape[-1])
-        weight = self.gate(flat).softmax(-1)
-        result = torch.zeros_like(flat)
-        for index, expert in enumerate(self.experts):
-            result = result + weight[:, index : index + 1] * expert(flat)
-        return result.view(x.shape[0], x.shape[1], -1)
+def mixture(self, x):
+    """Two experts in shares of each token, on a batch that is flattened."""
+    flat = x.reshape(-1, x.shape[-1])
+    weight = self.gate(flat).softmax(-1)
+    result = torch.zeros_like(flat)
+    for index, expert in enumerate(self.experts):
+        result = result + weight[:, index : index + 1] * expert(flat)
+    return result.view(x.shape[0], x.shape[1], -1)
 
 
 def test_contiguous_splits_of_graphs_with_symbolic_sizes():
-    model, args = Mixture(), (torch.randn(3, 5, 4),)
+    experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    model = module_with(mixture, gate=nn.Linear(4, 2), experts=experts)
+    args = (torch.randn(3, 5, 4),)
     module, inputs = dynamo_graph(model, args, dynamic=True)
     assert any(
         isinstance(node.meta.get("example_value"), torch.SymInt) for node in module.graph.nodes
@@ -270,9 +187,6 @@ def test_contiguous_splits_of_graphs_with_symbolic_sizes():
             plan = cut_at(graph, *positions)
             check(graph.module, graph, plan, values, gradients=False)
     assert any("example_value" in node.meta for node in module.graph.nodes)
-
-
-# -- transformers --------------------------------------------------------------------------
 
 
 def test_gpt2():

@@ -76,10 +76,9 @@ def kernel(captured: CapturedGraph, *classes: str, training: bool = False) -> An
 
 
 SCORES = BATCH * HEADS * ROWS * ROWS
-
 LOG_SUMS = 4 * BATCH * HEADS * ROWS
-
 MASK = torch.ones(ROWS, ROWS, dtype=torch.bool)
+GROUPED: dict[str, Any] = {"kv_heads": 2, "enable_gqa": True}
 
 
 def test_attention_of_a_model_on_meta_keeps_no_scores() -> None:
@@ -103,10 +102,8 @@ def test_inference_with_a_mask_needs_room_for_the_mask_as_numbers_alone(dtype: A
     found = forward_workspaces(captured)["scaled_dot_product_attention"]
     mask_bytes = MASK.numel() * dtype.itemsize
     assert mask_bytes <= found <= mask_bytes + 64
-    assert (
-        forward_workspaces(captured.with_kernels(attention="math"))["scaled_dot_product_attention"]
-        > SCORES
-    )
+    apart = forward_workspaces(captured.with_kernels(attention="math"))
+    assert apart["scaled_dot_product_attention"] > SCORES
 
 
 def test_backward_workspace_of_fused_attention_holds_the_float32_gradient_of_queries() -> None:
@@ -130,10 +127,10 @@ def test_backward_workspace_of_fused_attention_holds_the_float32_gradient_of_que
         ({"dtype": torch.float32}, "a100-80gb", "efficient"),
         ({"dtype": torch.float64}, "a100-80gb", "math"),
         ({"dtype": torch.float64}, "cpu", "cpu"),
-        ({"kv_heads": 2, "enable_gqa": True}, "a100-80gb", "flash"),
-        ({"kv_heads": 2, "enable_gqa": True, "mask": MASK}, "a100-80gb", "math"),
-        ({"kv_heads": 2, "enable_gqa": True, "mask": MASK}, "h100-sxm", "cudnn"),
-        ({"kv_heads": 2, "enable_gqa": True, "mask": MASK}, "cpu", "cpu"),
+        (GROUPED, "a100-80gb", "flash"),
+        (GROUPED | {"mask": MASK}, "a100-80gb", "math"),
+        (GROUPED | {"mask": MASK}, "h100-sxm", "cudnn"),
+        (GROUPED | {"mask": MASK}, "cpu", "cpu"),
         ({"dtype": torch.float16}, "t4", "efficient_sm70"),
         ({}, "v100", "math"),
         ({"mask": MASK}, "cpu", "cpu"),
@@ -173,15 +170,7 @@ def test_kernels_of_the_cpu_are_those_that_torch_chooses() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"is_causal": True},
-        {"mask": MASK},
-        {"dropout_p": 0.1},
-        {"kv_heads": 2, "enable_gqa": True},
-    ],
-    ids=str,
+    "settings", [{}, {"is_causal": True}, {"mask": MASK}, {"dropout_p": 0.1}, GROUPED], ids=str
 )
 def test_a_model_on_meta_costs_on_a_cpu_what_it_does_there(settings: dict[str, Any]) -> None:
     on_meta, on_cpu = (
@@ -196,14 +185,11 @@ def test_a_model_on_meta_costs_on_a_cpu_what_it_does_there(settings: dict[str, A
 
 
 def test_attention_inside_a_called_module_is_seen() -> None:
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
-        return mixed
-
-    traced = fx.symbolic_trace(
-        module_with(forward, attention=nn.MultiheadAttention(64, 2, batch_first=True)).to("meta")
+    model = module_with(
+        lambda self, x: self.attention(x, x, x, need_weights=False)[0],
+        attention=nn.MultiheadAttention(64, 2, batch_first=True, device="meta"),
     )
-    captured = capture(traced, (torch.zeros(2, 128, 64, device="meta"),))
+    captured = capture(fx.symbolic_trace(model), (torch.zeros(2, 128, 64, device="meta"),))
     graph = to_digraph(captured, training=Training(), costs=Costs(specs={"l4": DEVICE_SPECS["l4"]}))
     assert graph.nodes["attention"]["info"]["attention"] == "efficient"
     apart = to_digraph(captured.with_kernels(attention="math"), training=Training())
@@ -238,29 +224,17 @@ def test_one_graph_has_times_and_memory_of_classes_that_run_other_kernels() -> N
                 assert operator.latency_ns[name] == other.latency_ns[name]  # type: ignore[index]
 
 
-class Applied(nn.Module):
-    """A function of a value that has a gradient."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x * self.scale.to(x.dtype))
-
-
 def applied(function: Callable[[torch.Tensor], torch.Tensor], dtype: Any) -> CapturedGraph:
-    return capture(Applied(function), (torch.zeros(32, 64, dtype=dtype),))
+    """The graph of a function of a value that has a gradient."""
+    scale = nn.Parameter(torch.ones(()))
+    model = module_with(lambda self, x: function(x * self.scale.to(x.dtype)), scale=scale)
+    return capture(model, (torch.zeros(32, 64, dtype=dtype),))
 
 
-def test_the_mask_of_dropout_takes_a_byte_an_element_on_cuda() -> None:
-    captured = applied(nn.Dropout(0.1), torch.float32)
+def test_dropout_has_a_mask_of_a_byte_an_element_and_rms_norm_is_one_kernel_on_cuda() -> None:
+    captured = applied(lambda x: functional.dropout(x, 0.1), torch.float32)
     assert residual_bytes(captured) == 4 * 32 * 64
     assert residual_bytes(captured.with_kernels("cuda")) == 32 * 64
-
-
-def test_rms_norm_is_one_kernel_on_cuda() -> None:
     captured = applied(lambda x: functional.rms_norm(x, (64,)), torch.bfloat16)
     # A float32 copy of what it reads, and of that the product with the factor of each row.
     assert residual_bytes(captured) > 4 * 32 * 64

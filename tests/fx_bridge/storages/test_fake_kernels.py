@@ -44,20 +44,10 @@ def both(name, run, *tensors):
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_of_embeddings(mode):
-    tokens = torch.randint(0, 10, (6, 5))
-    both(
-        "_embedding_bag",
-        lambda table: functional.embedding_bag(
-            tokens if not isinstance(table, torch._subclasses.FakeTensor) else fake_like(tokens),
-            table,
-            mode=mode,
-        ),
-        torch.randn(10, 4),
-    )
+    def run(tokens, table):
+        functional.embedding_bag(tokens, table, mode=mode)
 
-
-def fake_like(tensor):
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    both("_embedding_bag", run, torch.randint(0, 10, (6, 5)), torch.randn(10, 4))
 
 
 @pytest.mark.parametrize(("grad", "batch"), [(True, 3), (True, 5), (False, 3)])

@@ -3,11 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.operators import node_flops

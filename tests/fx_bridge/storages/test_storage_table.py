@@ -5,6 +5,7 @@ from torch import fx, nn
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.storages.tensor_subclasses import tensors_in
 from fx_bridge.storages.weights import weight_storages
+from tests.support import memory_models
 from tests.support.modules import module_with
 
 
@@ -25,41 +26,37 @@ def views(self, x):
     return total, rows + 1, values, indices, same, copied, wide[1:], weight, turned
 
 
-class Traced(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
-        self.register_buffer("state", torch.zeros(4))
-
-    def forward(self, x):
-        y = self.net(x)
-        z = y.view(-1)
-        z += 1
-        self.state.copy_(y[0])
-        torch.relu_(y)
-        return torch.chunk(y, 2)[0], z
+def traced(self, x):
+    y = self.net(x)
+    z = y.view(-1)
+    z += 1
+    self.state.copy_(y[0])
+    torch.relu_(y)
+    return torch.chunk(y, 2)[0], z
 
 
-def convnet():
-    return nn.Sequential(
-        nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Flatten(0)
-    )
+def traced_module():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
+    return fx.symbolic_trace(module_with(traced, net=net, state=nn.Buffer(torch.zeros(4))))
 
 
+def dropout():
+    return nn.Sequential(nn.Conv2d(4, 4, 1), nn.Dropout(0.0), nn.Flatten(0))
+
+
+IMAGE = (torch.randn(1, 4, 2, 2),)
+OTHERS = ("convnet", "encoder", "lstm", "casts", "tied", "grad-free")
 CASES = {
     "views": lambda: (
         module_with(views, linear=nn.Linear(4, 4), cache=nn.Buffer(torch.zeros(6, 4))),
         (torch.randn(4, 4),),
     ),
-    "traced": lambda: (fx.symbolic_trace(Traced()), (torch.randn(4, 4),)),
-    "convnet": lambda: (convnet(), (torch.randn(1, 4, 2, 2),)),
-    "convnet-eval": lambda: (convnet().eval(), (torch.randn(1, 4, 2, 2),)),
-    "convnet-traced": lambda: (fx.symbolic_trace(convnet()), (torch.randn(1, 4, 2, 2),)),
-    "attention": lambda: (
-        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2),
-        (torch.randn(2, 3, 8),),
-    ),
-    "lstm": lambda: (nn.LSTM(4, 5), (torch.randn(2, 3, 4),)),
+    "traced": lambda: (traced_module(), (torch.randn(4, 4),)),
+    **{name: lambda name=name: memory_models.build(name)[:2] for name in OTHERS},
+    "convnet-eval": lambda: (memory_models.convnet()[0].eval(), (torch.randn(2, 3, 16, 16),)),
+    "dropout": lambda: (dropout(), IMAGE),
+    "dropout-eval": lambda: (dropout().eval(), IMAGE),
+    "dropout-traced": lambda: (fx.symbolic_trace(dropout()), IMAGE),
 }
 
 
@@ -70,8 +67,7 @@ def content(storage):
 def real_run(captured):
     """Run on real tensors; yield each node, its value, and the addresses that it changed."""
     inputs = iter(placeholder_values(captured, captured.args, captured.kwargs))
-    run = fx.Interpreter(captured.module)
-    storages = {}
+    run, storages = fx.Interpreter(captured.module), {}
     for tensor in (*captured.module.parameters(), *captured.module.buffers()):
         storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
     with torch.no_grad():
@@ -106,15 +102,12 @@ def test_storages_and_writes_are_those_of_a_real_run(case):
         for address, storage in zip(dict.fromkeys(addresses), found, strict=True):
             identity = (storage.kind, storage.owner, storage.index)
             assert owner_at.setdefault(address, identity) == identity, node
-        sizes = {
-            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors_in(value)
-        }
+        memories = [t.untyped_storage() for t in tensors_in(value)]
+        sizes = {memory.data_ptr(): memory.nbytes() for memory in memories}
         assert [s.size_bytes for s in found] == list(sizes.values()), node
         written = {(s.kind, s.owner, s.index) for s in table.writes.get(node.name, ())}
         assert {owner_at[address] for address in changed} <= written, node
-        assert table.value_bytes[node.name] == sum(
-            t.numel() * t.element_size() for t in tensors_in(value)
-        )
+        assert table.value_bytes[node.name] == sum(t.nbytes for t in tensors_in(value))
     assert not table.made_up
 
 
@@ -126,41 +119,31 @@ def test_operators_that_only_read_write_nothing():
 
 
 def test_tied_weights_are_one_weight_and_views_of_weights_are_the_weight():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Embedding(10, 4)
-            self.head = nn.Linear(4, 10, bias=False)
-            self.head.weight = self.embed.weight
-            self.unused = nn.Linear(4, 4)
+    def forward(self, tokens):
+        return self.head(self.embed(tokens)), self.embed.weight.t()[0]
 
-        def forward(self, tokens):
-            return self.head(self.embed(tokens)), self.embed.weight.t()[0]
-
-    table = capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),)).storage_table
-    assert list(table.weights) == ["embed.weight"]
-    assert table.weights["embed.weight"].names == ("embed.weight", "head.weight")
-    assert table.weights["embed.weight"].size_bytes == 10 * 4 * 4
+    layers = {"embed": nn.Embedding(10, 4), "head": nn.Linear(4, 10, bias=False)}
+    model = module_with(forward, **layers, unused=nn.Linear(4, 4))
+    model.head.weight = model.embed.weight
+    table = capture(model, (torch.zeros(2, 3, dtype=torch.long),)).storage_table
+    (weight,) = table.weights.values()
+    assert weight.key == "embed.weight"
+    assert (weight.names, weight.size_bytes) == (("embed.weight", "head.weight"), 10 * 4 * 4)
     assert all(keys == ("embed.weight",) for keys in table.weights_read.values())
     assert set(table.weights_read) == {"embedding", "linear", "t", "select"}
 
 
 def test_a_slice_of_a_large_file_costs_the_slice():
     flat = torch.zeros(1000)
-    module = nn.Module()
-    module.a = nn.Parameter(flat[:10])
-    module.b = nn.Parameter(flat[10:30])
-    module.register_buffer("part", flat[10:30])
+    parts = {"a": nn.Parameter(flat[:10]), "b": nn.Parameter(flat[10:30])}
+    module = module_with(lambda self: None, **parts, part=nn.Buffer(flat[10:30]))
     (weight,) = weight_storages(module).values()
-    assert weight.names == ("a", "b", "part")
-    assert weight.size_bytes == 30 * 4
+    assert (weight.names, weight.size_bytes) == (("a", "b", "part"), 30 * 4)
 
 
 def test_an_operator_that_cannot_run_is_named_and_its_schema_believed():
-    def data_dependent(self, x):
-        return torch.nonzero(x > 0) * 2
-
-    table = capture(module_with(data_dependent), (torch.randn(3, 4),)).storage_table
+    model = module_with(lambda self, x: torch.nonzero(x > 0) * 2)
+    table = capture(model, (torch.randn(3, 4),)).storage_table
     assert "nonzero" in table.made_up
     # As many rows as there can be.
     assert table.value_bytes["nonzero"] == 12 * 2 * 8
@@ -177,7 +160,7 @@ def test_a_graph_from_a_device_that_is_not_here():
     assert table.value_bytes["linear"] == 32
 
 
-@pytest.mark.parametrize("case", ["attention", "convnet", "lstm"])
+@pytest.mark.parametrize("case", ["encoder", "convnet", "lstm"])
 def test_saved_storages_are_those_that_autograd_keeps(case):
     model, args = CASES[case]()
     weights = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
@@ -191,11 +174,8 @@ def test_saved_storages_are_those_that_autograd_keeps(case):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         alive = captured.module(*args)
     expected = sum(storage.nbytes() for at, storage in kept.items() if at not in weights)
-    found = {
-        storage
-        for storages in captured.trained.storage_table.saved.values()
-        for storage in storages
-    }
+    saved = captured.trained.storage_table.saved
+    found = {storage for storages in saved.values() for storage in storages}
     assert sum(storage.size_bytes for storage in found) == expected > 0
     assert len({storage.key for storage in found}) == len(found)
     del alive
@@ -206,24 +186,20 @@ def test_an_assert_about_a_constant_of_another_device_is_not_made_up():
         # The constant is on the CPU, and so is what the exporter asserts of it.
         return self.linear(x) / torch.sqrt(torch.tensor(3.0)).to(x.dtype)
 
-    captured = capture(
-        module_with(forward, linear=nn.Linear(4, 4, device="meta")), (torch.zeros(2, 4),)
-    )
+    model = module_with(forward, linear=nn.Linear(4, 4, device="meta"))
+    captured = capture(model, (torch.zeros(2, 4),))
     asserts = [node for node in captured.operators if "assert" in node.name]
     assert str(asserts[0].kwargs["device"]) == "cpu"
     assert captured.storage_table.made_up == ()
 
 
-def counted(self, x):
-    torch._foreach_add_([self.calls[0]], 1.0)
-    return self.linear(x)
-
-
 def test_who_writes_a_weight_through_a_view_and_returns_nothing_reads_that_weight():
-    captured = capture(
-        module_with(counted, linear=nn.Linear(8, 8), calls=nn.Buffer(torch.zeros(4, 8))),
-        (torch.ones(2, 8),),
-    )
+    def counted(self, x):
+        torch._foreach_add_([self.calls[0]], 1.0)
+        return self.linear(x)
+
+    model = module_with(counted, linear=nn.Linear(8, 8), calls=nn.Buffer(torch.zeros(4, 8)))
+    captured = capture(model, (torch.ones(2, 8),))
     writer = next(n for n in captured.operators if "_foreach_add_" in n.name)
     assert not tensors_in(writer.meta["val"])
     assert captured.storage_table.weights_read[writer.name] == ("calls",)
