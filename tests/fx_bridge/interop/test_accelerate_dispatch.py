@@ -51,18 +51,14 @@ def test_operators_run_where_accelerate_runs_them():
     for seed in range(60):
         mapping = random_map(random.Random(seed), 3)
         run = run_by_device_map(captured, mapping, "cpu")
-        expected = [
-            (kind_of(node), run.assignment[node.name])
-            for node in captured.operators
-            if kind_of(node) in KINDS
-        ]
+        nodes = [node for node in captured.operators if kind_of(node) in KINDS]
+        expected = [(kind_of(node), run.assignment[node.name]) for node in nodes]
         model = dispatched(accelerate, Net(), mapping)
         with torch.no_grad(), Record() as record:
             if run.mixed:
                 with pytest.raises(RuntimeError, match=r"expected device|same device"):
                     model(*TOKENS)
-                names = [n.name for n in captured.operators if kind_of(n) in KINDS]
-                expected = expected[: names.index(run.mixed[0].operator)]
+                expected = expected[: [n.name for n in nodes].index(run.mixed[0].operator)]
                 ended += 1
             else:
                 model(*TOKENS)

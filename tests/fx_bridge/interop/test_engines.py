@@ -264,12 +264,8 @@ def test_plans_for_an_engine_are_handed_over(language_model, engine):
     devices = [Device(f"cuda:{at}", total * 7 // 10) for at in range(3)]
     if engine == "llama.cpp":
         devices[2] = Device(HOST, total)
-    result = partition_module(
-        language_model,
-        devices=devices,
-        placement=placement_for(engine, language_model),
-        search=Search(solver="chain"),
-    )
+    placement, chain = placement_for(engine, language_model), Search(solver="chain")
+    result = partition_module(language_model, devices=devices, placement=placement, search=chain)
     words = engine_words(language_model, result.plan, engine)
     stages = LayeredModel(language_model, engine).stages_of(result.plan)[0]
     plan = plan_from_words(language_model, devices, text_of(words), engine)

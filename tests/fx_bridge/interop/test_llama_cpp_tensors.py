@@ -68,11 +68,8 @@ def test_what_is_written_comes_back(tmp_path):
         assert places_of(found) == [*places, output]
         for at, (one, two) in enumerate(found.layers):
             assert {one.device_of(tensor) for tensor in one.half.tensors} <= {places[at]}
-            matrices = [
-                tensor
-                for tensor in two.half.tensors
-                if ("_exps" in tensor.name) == (feeds[at] == "experts")
-            ]
+            is_expert = feeds[at] == "experts"
+            matrices = [t for t in two.half.tensors if ("_exps" in t.name) == is_expert]
             wanted = HOST if at in on_host else places[at]
             assert {two.device_of(tensor) for tensor in matrices} <= {wanted}
 

@@ -64,14 +64,10 @@ LLAMA_INPUTS = {"input_ids": torch.randint(0, 64, (2, 8))}
 def planned(model):
     captured = capture(model, (), LLAMA_INPUTS)
     each = devices(3, sum(weight.nbytes for weight in model.parameters()) * 4 // 5)
-    result = partition_module(
-        captured,
-        devices=each,
-        placement=Placement(keep_whole=["model.layers.*"]),
-        costs=Costs(interconnect=Interconnect()),
-    )
-    assert len(result.plan.device_order) > 1
-    return captured, each, result.plan
+    placement, costs = Placement(keep_whole=["model.layers.*"]), Costs(interconnect=Interconnect())
+    plan = partition_module(captured, devices=each, placement=placement, costs=costs).plan
+    assert len(plan.device_order) > 1
+    return captured, each, plan
 
 
 def test_the_map_is_as_short_as_can_be():
@@ -174,12 +170,11 @@ def test_accelerate_runs_the_plan(tmp_path):
         split(**LLAMA_INPUTS)
     assert [kind for kind, _ in record.calls].count("linear") == 3 * 7 + 1
     run = plan_from_device_map(captured, each, mapping).assignment
-    expected = [
-        (kind_of(node), "meta" if run[node.name] == f"cuda:{last}" else "cpu")
-        for node in captured.operators
-        if kind_of(node) in ("linear", "embedding")
-    ]
-    assert [call for call in record.calls if call[0] in ("linear", "embedding")] == expected
+    kinds = ("linear", "embedding")
+    nodes = [node for node in captured.operators if kind_of(node) in kinds]
+    places = ["meta" if run[node.name] == f"cuda:{last}" else "cpu" for node in nodes]
+    expected = [(kind_of(node), place) for node, place in zip(nodes, places, strict=True)]
+    assert [call for call in record.calls if call[0] in kinds] == expected
     assert {"linear", "embedding"} <= set(KINDS)
 
 

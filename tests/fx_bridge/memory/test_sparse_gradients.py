@@ -15,14 +15,9 @@ def model_with(embedding):
     return nn.Sequential(embedding, nn.Linear(8, 8))
 
 
-def planned(model, optimizer, memory_model="training"):
-    return partition_module(
-        model,
-        (TOKENS,),
-        devices=DEVICES,
-        training=Training(optimizer=optimizer) if memory_model == "training" else None,
-        costs=Costs(interconnect=Interconnect()),
-    )
+def planned(model, training):
+    costs = Costs(interconnect=Interconnect())
+    return partition_module(model, (TOKENS,), devices=DEVICES, training=training, costs=costs)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
@@ -31,13 +26,13 @@ def test_they_are_refused_by_name(optimizer):
     with pytest.raises(PartitionError, match=f"'embedding' has a sparse .* {optimizer} refuses"):
         memory_profile(capture(model, (TOKENS,)), training=True, optimizer=optimizer)
     with pytest.raises(PartitionError, match="sparse=False"):
-        planned(model, optimizer)
+        planned(model, Training(optimizer=optimizer))
 
 
 def test_what_can_be_trained_is_planned():
     model = model_with(nn.Embedding(20, 8, sparse=True))
-    assert planned(model, "sgd").plan is not None
-    assert planned(model, "adamw", "inference").plan is not None
-    assert planned(model_with(nn.Embedding(20, 8)), "adamw").plan is not None
+    assert planned(model, Training(optimizer="sgd")).plan is not None
+    assert planned(model, None).plan is not None
+    assert planned(model_with(nn.Embedding(20, 8)), Training(optimizer="adamw")).plan is not None
     profile = memory_profile(capture(model, (TOKENS,)), training=True, optimizer="sgd")
     assert profile.peak_bytes > 0

@@ -18,12 +18,8 @@ def moved(tensors, device=OTHER, **options):
 
 def test_overlapping_tensors_stay_one_piece_of_memory():
     base = torch.arange(100.0)
-    pieces = [
-        nn.Parameter(base[10:30]),
-        base[20:40].view(4, 5).t(),
-        base[24:26].view(torch.int32),
-        base[60:70],
-    ]
+    pieces = [nn.Parameter(base[10:30]), base[20:40].view(4, 5).t(), base[24:26].view(torch.int32)]
+    pieces.append(base[60:70])
     made = moved(pieces)
     for piece, copy in zip(pieces, made, strict=True):
         assert torch.equal(piece, copy)
