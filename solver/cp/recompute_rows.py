@@ -14,7 +14,6 @@ from solver.cp.crossings import Crossings
 from solver.cp.hinted_model import ConditionalRow
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.recompute_choice import RecomputeChoice
-from solver.model.holdings import ALWAYS
 
 
 class RecomputeRows:
@@ -114,7 +113,7 @@ class RecomputeRows:
     def _buffers(self, position: int) -> LinearSum:
         total = LinearSum()
         for holding in self._problem.holdings:
-            if holding.kind == "gradient" and holding.first == ALWAYS:
+            if holding.is_buffer:
                 away = self._leaves(holding.operator, holding.waits_for, position)
                 total.add(away, holding.size_bytes)
         return total

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from solver.model.arrays import Ints
-from solver.model.holdings import HoldingKind
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation
 
 
 class Held(NamedTuple):
-    """Bytes of one operator that a stage holds over an interval of its operators.
+    """Bytes that a stage holds over an interval of its operators.
 
     Attributes
     ----------
@@ -24,8 +23,6 @@ class Held(NamedTuple):
         Places in the stage, as a half-open interval.
     """
 
-    operator: int
-    kind: HoldingKind
     first: int
     end: int
     size_bytes: int
@@ -66,18 +63,11 @@ class RecomputedStage:
         self.saved_bytes = sum(map(self.kept_bytes, members))
         sent = list(self._sent())
         rows = (list(self._forward()), list(self._backward()), list(self._rerun()))
-        self._rows = tuple([*sent, *row] for row in rows)
-        lives = [self._live(row) for row in self._rows]
+        lives = [self._live([*sent, *row]) for row in rows]
         # The last row counts only at recomputed operators.
         runs_again = recomputation.again[members]
         lives[2] = np.where(runs_again, lives[2], 0)
-        self._lives = np.stack(lives)
-        self.live_bytes: Ints = self._lives.max(axis=0)
-
-    def held_at(self, place: int) -> list[Held]:
-        """Return the holdings at a place; their sizes add up to `live_bytes` there."""
-        row = self._rows[int(np.argmax(self._lives[:, place]))]
-        return [entry for entry in row if entry.first <= place < entry.end]
+        self.live_bytes: Ints = np.max(lives, axis=0)
 
     def kept_bytes(self, index: int) -> int:
         """Return the bytes of an operator kept from its forward to its backward pass."""
@@ -118,10 +108,10 @@ class RecomputedStage:
                     size_bytes = batches * op.storage_bytes
                 elif any(reader not in self._place for reader in self._again.readers(index)):
                     size_bytes = batches * (op.storage_bytes - kept_bytes) + kept_bytes
-                found.append(Held(index, "sent", 0, count, size_bytes))
+                found.append(Held(0, count, size_bytes))
             buffer = problem.storage_graph.buffers.get(index)
             if buffer and any(reader not in self._place for reader in buffer.waits_for):
-                found.append(Held(index, "gradient", 0, count, buffer.size_bytes))
+                found.append(Held(0, count, buffer.size_bytes))
         return found
 
     def _forward(self) -> list[Held]:
@@ -129,18 +119,18 @@ class RecomputedStage:
         found: list[Held] = []
         for place, index in enumerate(self._members):
             op = self._problem.operators[index]
-            found.append(Held(index, "workspace", place, place + 1, op.workspace_bytes))
-            found.append(Held(index, "saved", place, len(self._members), self.kept_bytes(index)))
+            found.append(Held(place, place + 1, op.workspace_bytes))
+            found.append(Held(place, len(self._members), self.kept_bytes(index)))
             released_bytes = op.storage_bytes - self._kept_storage_bytes(index)
             last = max([index, *self._again.readers(index)]) if released_bytes else index
-            found.append(Held(index, "value", place, self._behind(last), released_bytes))
+            found.append(Held(place, self._behind(last), released_bytes))
         return found
 
     def _earlier(self) -> list[Held]:
         """Return tensors kept for regions before that of the running operator."""
         count = len(self._members)
         return [
-            Held(index, "saved", self._end[place], count, self.kept_bytes(index))
+            Held(self._end[place], count, self.kept_bytes(index))
             for place, index in enumerate(self._members)
         ]
 
@@ -150,8 +140,6 @@ class RecomputedStage:
         last = bisect_right(spans, self._members[-1], key=attrgetter("operator"))
         return [
             Held(
-                span.operator,
-                "gradient",
                 self._place[span.operator],
                 count if span.stays else self._behind(span.last),
                 span.size_bytes,
@@ -168,8 +156,8 @@ class RecomputedStage:
             workspace_bytes = backward.workspace_bytes
             if self._problem.microbatches > 1:
                 workspace_bytes += backward.weight_gradient_bytes
-            found.append(Held(index, "workspace", place, place + 1, workspace_bytes))
-            found.append(Held(index, "saved", place, self._end[place], backward.saved_bytes))
+            found.append(Held(place, place + 1, workspace_bytes))
+            found.append(Held(place, self._end[place], backward.saved_bytes))
         return found
 
     def _rerun(self) -> list[Held]:
@@ -179,15 +167,15 @@ class RecomputedStage:
         for place, index in enumerate(self._members):
             op, first, end = operators[index], self._first[place], self._end[place]
             if not again[index]:
-                found.append(Held(index, "saved", first, end, self.kept_bytes(index)))
+                found.append(Held(first, end, self.kept_bytes(index)))
                 continue
-            found.append(Held(index, "workspace", place, place + 1, op.workspace_bytes))
-            found.append(Held(index, "saved", first, place, op.backward.number_bytes))
-            found.append(Held(index, "value", place, end, op.backward.saved_bytes))
+            found.append(Held(place, place + 1, op.workspace_bytes))
+            found.append(Held(first, place, op.backward.number_bytes))
+            found.append(Held(place, end, op.backward.saved_bytes))
             readers = [r for r in self._again.readers(index) if r in self._place and again[r]]
             last = min(self._behind(max([index, *readers])), end)
             released_bytes = op.storage_bytes - op.backward.kept_bytes
-            found.append(Held(index, "value", place, last, released_bytes))
+            found.append(Held(place, last, released_bytes))
         gradients = self._gradients()
         for first, missed in self._misses().items():
             for entry in gradients:

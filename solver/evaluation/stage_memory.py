@@ -38,13 +38,6 @@ class StageMemory:
         one microbatch.
     live_bytes : Ints
         Sum of the holdings while each operator of `order` runs, forward or backward.
-    received, received_by : Ints
-        Received operators and graph inputs, and the receiving stages, as distinct pairs.
-    recomputed : dict of int to RecomputedStage
-        Stages with recomputed operators, with their holdings.
-    held, held_from, held_until : Ints
-        Holdings of the other stages, as indices into ``problem.holding_arrays``, and the
-        half-open interval of `order` over which each is held.
     """
 
     def __init__(
@@ -58,25 +51,17 @@ class StageMemory:
         recomputation: Recomputation,
     ) -> None:
         arrays = problem.arrays
-        self.recomputed: dict[int, RecomputedStage] = {}
         self.received_bytes = np.zeros(count, dtype=np.int64)
         self.peak_bytes = np.zeros(count, dtype=np.int64)
         self.saved_bytes = np.zeros(count, dtype=np.int64)
         self.live_bytes = np.zeros(len(order), dtype=np.int64)
-        self.received = self.received_by = np.zeros(0, dtype=np.int64)
-        self.held = self.held_from = self.held_until = np.zeros(0, dtype=np.int64)
         if problem.memory_model == "weights":
             return
         reader, read = arrays.reads.pairs(order)
         foreign = (stage[read] != stage[reader]) & (read >= first_received)
-        self.received, self.received_by = unique_pairs(read[foreign], stage[reader[foreign]], count)
-        np.add.at(self.received_bytes, self.received_by, arrays.held_bytes[self.received])
-        self._set_held(problem, stage, order)
-        change = np.zeros(len(order) + 1, dtype=np.int64)
-        size_bytes = problem.holding_arrays.size_bytes[self.held]
-        np.add.at(change, self.held_from, size_bytes)
-        np.add.at(change, self.held_until, -size_bytes)
-        self.live_bytes = np.cumsum(change[:-1])
+        received, received_by = unique_pairs(read[foreign], stage[reader[foreign]], count)
+        np.add.at(self.received_bytes, received_by, arrays.held_bytes[received])
+        self.live_bytes = _live_bytes(problem, stage, order)
         starts = np.searchsorted(stage[order], np.arange(count))
         self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
         self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
@@ -102,31 +87,30 @@ class StageMemory:
         for number in np.unique(stage[order[recomputation.again[order]]]).tolist():
             own = np.flatnonzero(stage[order] == number)
             held = RecomputedStage(problem, order[own].tolist(), recomputation)
-            self.recomputed[number] = held
             self.live_bytes[own] = held.live_bytes
             self.peak_bytes[number] = held.live_bytes.max()
             self.saved_bytes[number] = held.saved_bytes
-        elsewhere = ~np.isin(stage[problem.holding_arrays.operator[self.held]], [*self.recomputed])
-        self.held, self.held_from = self.held[elsewhere], self.held_from[elsewhere]
-        self.held_until = self.held_until[elsewhere]
 
-    def _set_held(self, problem: PartitionProblem, stage: Ints, order: Ints) -> None:
-        """Compute the interval of operators over which each holding is held."""
-        holdings = problem.holding_arrays
-        own = np.flatnonzero(stage[holdings.operator] >= 0)
-        home = stage[holdings.operator[own]]
-        waits, waited_for = holdings.waits_for.pairs(own)
-        away = stage[waited_for] != stage[holdings.operator[waits]]
-        stays = holdings.stays.copy()
-        stays[waits[away]] = True
-        # Ascending keys of stage and operator in `order`.
-        base = len(stage) + 2
-        keys = stage[order] * base + order + 1
-        last = np.searchsorted(keys, home * base + holdings.last[own] + 1, side="right")
-        stage_end = np.searchsorted(keys, (home + 1) * base, side="left")
-        self.held = own
-        self.held_from = np.searchsorted(keys, home * base + holdings.first[own] + 1, side="left")
-        self.held_until = np.where(stays[own], stage_end, last)
+
+def _live_bytes(problem: PartitionProblem, stage: Ints, order: Ints) -> Ints:
+    """Return the sum of the holdings while each operator of `order` runs, if none runs again."""
+    holdings = problem.holding_arrays
+    own = np.flatnonzero(stage[holdings.operator] >= 0)
+    home = stage[holdings.operator[own]]
+    waits, waited_for = holdings.waits_for.pairs(own)
+    away = stage[waited_for] != stage[holdings.operator[waits]]
+    stays = holdings.stays.copy()
+    stays[waits[away]] = True
+    # Ascending keys of stage and operator in `order`.
+    base = len(stage) + 2
+    keys = stage[order] * base + order + 1
+    last = np.searchsorted(keys, home * base + holdings.last[own] + 1, side="right")
+    stage_end = np.searchsorted(keys, (home + 1) * base, side="left")
+    first = np.searchsorted(keys, home * base + holdings.first[own] + 1, side="left")
+    change = np.zeros(len(order) + 1, dtype=np.int64)
+    np.add.at(change, first, holdings.size_bytes[own])
+    np.add.at(change, np.where(stays[own], stage_end, last), -holdings.size_bytes[own])
+    return np.cumsum(change[:-1])
 
 
 def received_bytes_of(problem: PartitionProblem, layout: Layout, memory: StageMemory) -> Ints:

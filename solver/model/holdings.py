@@ -6,10 +6,10 @@ The rows of ``docs/definition.md``, section 3, are sums of these holdings.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from solver.model.operators import Operator
 from solver.model.problem_fields import ProblemFields
@@ -17,9 +17,6 @@ from solver.model.training import Backward
 
 ALWAYS: Final = -1
 """A position before all operators; holdings from there begin with the stage."""
-
-
-HoldingKind = Literal["value", "workspace", "saved", "gradient", "sent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,8 @@ class Holding:
         Operators.
     stays : bool
         Held from `first` until the stage ends, regardless of other operators' stages.
-    kind : {"value", "workspace", "saved", "gradient", "sent"}
-        The storage of a value; temporary memory of the operator; tensors kept for the backward
-        pass; a gradient, or buffers for returned gradients; storages of values that others read
-        or the graph returns, of earlier microbatches, in training of all. Of a value and a
-        gradient that never coexist, the larger one.
+    is_buffer : bool
+        Buffers for returned gradients of the operator's value.
     """
 
     operator: int
@@ -52,7 +46,7 @@ class Holding:
     waits_for: tuple[int, ...]
     stays: bool
     size_bytes: int
-    kind: HoldingKind
+    is_buffer: bool = False
 
 
 def holdings_of(problem: ProblemFields) -> tuple[Holding, ...]:
@@ -71,11 +65,11 @@ def holdings_of(problem: ProblemFields) -> tuple[Holding, ...]:
         last = readers[-1] if readers else index
         returned = any(operators[member].is_output for member in families[index])
         if not problem.is_training:
-            found.append(Holding(index, index, last, readers, returned, op.storage_bytes, "value"))
-            found.append(Holding(index, index, index, (), False, op.workspace_bytes, "workspace"))
+            found.append(Holding(index, index, last, readers, returned, op.storage_bytes))
+            found.append(Holding(index, index, index, (), False, op.workspace_bytes))
             # Sent and returned values of earlier microbatches.
             earlier_bytes = (problem.microbatches - 1) * op.storage_bytes
-            found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes, "sent"))
+            found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes))
             continue
         backward, batches = op.backward, problem.microbatches
         gradient_bytes = backward.gradient_bytes
@@ -84,35 +78,32 @@ def holdings_of(problem: ProblemFields) -> tuple[Holding, ...]:
         if passed:
             end, stays = _gradient_span(problem, index, passed)
             size_bytes = gradient_bytes
-            kind: HoldingKind = "gradient"
             if end >= last:
                 # Bytes that no backward pass keeps are freed before gradients exist.
-                if released_bytes > gradient_bytes:
-                    size_bytes, kind = released_bytes, "value"
-                released_bytes = 0
-            found.append(Holding(index, index, end, (), stays, size_bytes, kind))
+                size_bytes, released_bytes = max(released_bytes, gradient_bytes), 0
+            found.append(Holding(index, index, end, (), stays, size_bytes))
         found += [
-            Holding(span.operator, span.operator, span.last, (), False, span.size_bytes, "gradient")
+            Holding(span.operator, span.operator, span.last, (), False, span.size_bytes)
             for span in slices[index]
         ]
-        found.append(Holding(index, index, last, (), False, released_bytes, "value"))
-        found.append(Holding(index, index, index, (), True, backward.saved_bytes, "saved"))
+        found.append(Holding(index, index, last, (), False, released_bytes))
+        found.append(Holding(index, index, index, (), True, backward.saved_bytes))
         workspace_bytes = backward.workspace_bytes
         if batches > 1:
             workspace_bytes += backward.weight_gradient_bytes
         # Forward and backward run at different times.
         workspace_bytes = max(workspace_bytes, op.workspace_bytes)
-        found.append(Holding(index, index, index, (), False, workspace_bytes, "workspace"))
+        found.append(Holding(index, index, index, (), False, workspace_bytes))
         # Sent values, and buffers for returned gradients, of all microbatches.
         sent_bytes = batches * (op.storage_bytes - backward.kept_bytes) + backward.kept_bytes
         if returned:
             sent_bytes = batches * op.storage_bytes
-        found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"))
+        found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes))
         if not relayed:
             # A pipeline's stages hold them for all values that they relay.
             own = _readers(problem, (index,))
             buffers_bytes = batches * gradient_bytes
-            found.append(Holding(index, ALWAYS, ALWAYS, own, False, buffers_bytes, "gradient"))
+            found.append(Holding(index, ALWAYS, ALWAYS, own, False, buffers_bytes, True))
     return tuple(holding for holding in found if holding.size_bytes)
 
 
@@ -171,7 +162,7 @@ class StorageGraph:
                 if root in problem.index_of:
                     self.savers[problem.index_of[root]].append(index)
         self.gradient_spans = gradient_spans(problem)
-        self.buffers = {holding.operator: holding for holding in _buffers(holdings)}
+        self.buffers = {holding.operator: holding for holding in holdings if holding.is_buffer}
         self.inner = [self._is_inner(problem, index) for index in range(len(problem.operators))]
 
     def _is_inner(self, problem: ProblemFields, index: int) -> bool:
@@ -232,17 +223,13 @@ def least_holdings(problem: ProblemFields, holdings: tuple[Holding, ...]) -> tup
         released_bytes = op.storage_bytes - is_kept * op.backward.kept_bytes
         sent_bytes = op.storage_bytes * (problem.microbatches if returned else 1)
         found += [
-            Holding(index, index, last, (), False, released_bytes, "value"),
-            Holding(index, index, index, (), True, saved_bytes[index], "saved"),
-            Holding(index, index, index, (), False, op.workspace_bytes, "workspace"),
-            Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"),
+            Holding(index, index, last, (), False, released_bytes),
+            Holding(index, index, index, (), True, saved_bytes[index]),
+            Holding(index, index, index, (), False, op.workspace_bytes),
+            Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes),
         ]
-    return tuple(holding for holding in (*found, *_buffers(holdings)) if holding.size_bytes)
-
-
-def _buffers(holdings: Sequence[Holding]) -> Iterator[Holding]:
-    """Yield the holdings for returned gradients of values."""
-    return (h for h in holdings if h.kind == "gradient" and h.first == ALWAYS)
+    buffers = (holding for holding in holdings if holding.is_buffer)
+    return tuple(holding for holding in (*found, *buffers) if holding.size_bytes)
 
 
 def _gradient_span(problem: ProblemFields, index: int, passed: Sequence[int]) -> tuple[int, bool]:
