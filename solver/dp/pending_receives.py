@@ -27,7 +27,7 @@ from solver.model.devices import Link
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import Transfers
+from solver.presolve.transfers import Net, Transfers
 
 Runs = Sequence[tuple[PartitionProblem, int]]
 """Problems, and the number of runs of each."""
@@ -187,18 +187,9 @@ class PendingReceives:
         return _SAFE if is_safe else load_ns
 
 
-class _Value(NamedTuple):
-    """Operators of a unit, or before a border, whose values the same units read."""
-
-    producer: int
-    consumers: tuple[int, ...]
-    operators: tuple[int, ...]
-
-
-def _values(units: Instance) -> Iterator[_Value]:
-    """Yield the values between units, or, if relayed, across each border."""
-    for net in units.direct_nets:
-        yield _Value(net.producer, net.consumers, net.operators)
+def _values(units: Instance) -> Iterator[Net]:
+    """Yield the values between units, or, if relayed, across each border, without their bytes."""
+    yield from units.direct_nets
     for border in range(1, len(units)):
         passed = [
             number
@@ -208,11 +199,11 @@ def _values(units: Instance) -> Iterator[_Value]:
             for number in net.operators
         ]
         if passed:
-            yield _Value(border - 1, (border,), tuple(passed))
+            yield Net(border - 1, (border,), tuple(passed), value_bytes=0, held_bytes=0)
 
 
 def _moved_ns(
-    units: Instance, values: Sequence[_Value], kinds: Sequence[DeviceKind], runs: Runs
+    units: Instance, values: Sequence[Net], kinds: Sequence[DeviceKind], runs: Runs
 ) -> list[list[list[float]]]:
     """Return the time of each value in all runs, by the kinds of sender and receiver."""
     operators, links = units.problem.operators, Transfers(runs[0][0])

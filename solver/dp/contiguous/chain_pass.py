@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.dp.contiguous.kind_costs import banned_before, work_before
-from solver.dp.contiguous.segments import SegmentRow, SegmentRows
+from solver.dp.contiguous.segments import (
+    SegmentRow,
+    SegmentRows,
+    banned_before,
+    transfer_profiles,
+    work_before,
+)
 from solver.dp.kernels.device_sets import Moves, ViableStates
 from solver.model.arrays import Ints
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import Links
 from solver.presolve.unit_cuts import block_starts, unit_stages
 
 _INFINITE = 1 << 61
@@ -49,10 +53,21 @@ class ChainPass:
         self.objective = "bottleneck" if self.every_size else objective
         self.ceilings = ceilings
         self.transfers = units.transfers
-        send, receive, self.profile_of = self._profiles()
-        times_ns = list(map(self.transfers.divided, send))
-        self.send_table = [sent for sent, _ in times_ns]
+        names = [name for kind in moves.kinds for name in kind.names]
+        partners = {name: [other for other in names if other != name] for name in names}
+        self.profile_of, send, receive = transfer_profiles(
+            units,
+            (
+                (
+                    self.transfers.links(device, partners[device.name], sends=True),
+                    self.transfers.links(device, partners[device.name], sends=False),
+                )
+                for device in self.devices
+            ),
+        )
         self.rows = SegmentRows(units, receive)
+        times_ns = list(map(self.rows.divided, send))
+        self.sent_ns = [sent for sent, _ in times_ns]
         length = self.rows.length
         self.length = length
         states = len(moves.sets)
@@ -66,8 +81,7 @@ class ChainPass:
         self.kind = np.full((states, count), -1, dtype=np.int64)
         # send[profile][state, cut]: sends of segments that end there, with the rest on `state`.
         send_states = 1 if self.transfers.sends_once else states
-        by_place = [[relayed[index] for index in self.rows.order] for _, relayed in times_ns]
-        self.send = [np.tile(self.rows.crossing(own)[cuts], (send_states, 1)) for own in by_place]
+        self.send = [np.tile(relayed[cuts], (send_states, 1)) for _, relayed in times_ns]
         # A rest has one device less, so it is on the level before.
         self.levels = moves.sets.levels[1:]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
@@ -78,26 +92,6 @@ class ChainPass:
         self.elsewhere = self._pinned_elsewhere_before()
         self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
         self.transitions = [(np.flatnonzero(own >= 0), own[own >= 0]) for own in moves.sets.rest.T]
-
-    def _profiles(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
-        """Return send and receive times of all operators by profile, and each kind's profile."""
-        send: list[list[int]] = []
-        receive: list[list[int]] = []
-        profile_of: list[int] = []
-        known: dict[tuple[Links, Links], int] = {}
-        names = [name for kind in self.moves.kinds for name in kind.names]
-        for device in self.devices:
-            partners = [name for name in names if name != device.name]
-            pair = (
-                self.transfers.links(device, partners, sends=True),
-                self.transfers.links(device, partners, sends=False),
-            )
-            if pair not in known:
-                known[pair] = len(send)
-                send.append(self.transfers.values_ns(pair[0]))
-                receive.append(self.transfers.values_ns(pair[1]))
-            profile_of.append(known[pair])
-        return send, receive, profile_of
 
     def _pinned_elsewhere_before(self) -> Ints:
         """Count, by stage and before each place, the operators pinned to other stages."""
@@ -262,14 +256,13 @@ class ChainPass:
         readers = self.transfers.paid(self.rows.readers[place])
         if not readers:
             return
-        operator = self.rows.order[place]
         single = readers[-2] if len(readers) > 1 else place
         # The first cuts after this place, after the last reader but one, after the last.
         first, several, last = np.searchsorted(
             self.cuts, [place, single, readers[-1]], side="right"
         ).tolist()
-        for profile, table in enumerate(self.send_table):
-            send_ns = table[operator]
+        for profile, sent_ns in enumerate(self.sent_ns):
+            send_ns = sent_ns[place]
             if not send_ns:
                 continue
             # Ends after the last reader but one leave a single reader in the rest.
@@ -283,8 +276,8 @@ class ChainPass:
         # Where one send is paid, segments before a later reader are charged for that one.
         charged, *_ = self.transfers.paid([place, *self.rows.readers[place]])
         first = np.searchsorted(self.cuts, charged, side="right")
-        for profile, table in enumerate(self.send_table):
-            self.send[profile][:, first:] += sign * table[self.rows.order[place]]
+        for table, sent_ns in zip(self.send, self.sent_ns, strict=True):
+            table[:, first:] += sign * sent_ns[place]
 
     def _segments_reading(self, first: int, several: int, last: int, readers: list[int]) -> Ints:
         """Count, by state and end, the segments of the best rest that read a value.

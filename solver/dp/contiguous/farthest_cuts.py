@@ -27,7 +27,7 @@ from solver.dp.contiguous.least_program import MOST_SETS, least_stages, value_ns
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_extras import SegmentExtras
-from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.contiguous.segments import SegmentTables
 from solver.dp.kernels.stage_chains import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.model.arrays import Ints

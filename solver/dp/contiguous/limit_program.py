@@ -18,17 +18,20 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_extras import SegmentExtras
-from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.contiguous.segments import (
+    SegmentTables,
+    banned_before,
+    transfer_profiles,
+    work_before,
+)
 from solver.dp.kernels.stage_chains import Stage
 from solver.evaluation.usage import DeviceUsage
 from solver.model.arrays import Bools, Floats, Ints
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import Links
 
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
@@ -48,7 +51,7 @@ class KindCosts:
     Attributes
     ----------
     work_before, banned_before, capacities : list
-        By kind; see :mod:`solver.dp.contiguous.kind_costs`.
+        By kind; see :mod:`solver.dp.contiguous.segments`.
     profiles : list of (int, int)
         By kind, for neighbours of the same node and of others: an index into the next two.
     send_ns, receive_ns : list of list of int
@@ -69,16 +72,11 @@ class KindCosts:
             None if d.memory_bytes is None else d.memory_bytes * stretch_permille // 1000
             for d in devices
         ]
-        numbers: dict[tuple[Links, Links], int] = {}
-        self.profiles = [
-            (
-                numbers.setdefault((kind.send[_SAME], kind.receive[_SAME]), len(numbers)),
-                numbers.setdefault((kind.send[_OTHER], kind.receive[_OTHER]), len(numbers)),
-            )
-            for kind in kinds
+        pairs = [
+            (kind.send[sort], kind.receive[sort]) for kind in kinds for sort in (_SAME, _OTHER)
         ]
-        self.send_ns = [units.transfers.values_ns(send) for send, _ in numbers]
-        self.receive_ns = [units.transfers.values_ns(receive) for _, receive in numbers]
+        numbers, self.send_ns, self.receive_ns = transfer_profiles(units, pairs)
+        self.profiles = list(zip(numbers[::2], numbers[1::2], strict=True))
         used = sorted({kind.node for kind in kinds})
         self.nodes = [used.index(kind.node) for kind in kinds]
         self.node_count = len(used)

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.contiguous.segments import SegmentTables
 from solver.model.arrays import Floats, Ints
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem

@@ -1,4 +1,4 @@
-"""Exact costs of all contiguous segments of an order, one start after the other.
+"""Exact costs of all contiguous segments of an order: row by row, as tables, and by kind of device.
 
 For a fixed start i, every cost of the segment [i, j) is a cumulative sum or maximum over j of
 an array; moving the start from i + 1 to i changes that array only where operator i reads or is
@@ -11,14 +11,16 @@ amounts are zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from solver.model.arrays import Ints
+from solver.model.arrays import Bools, Ints
+from solver.model.devices import Device
 from solver.model.holdings import ALWAYS
 from solver.presolve.instance import Instance
+from solver.presolve.transfers import Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +89,17 @@ class SegmentRows:
 
     def __init__(self, units: Instance, transfer_ns: Sequence[Sequence[int]]) -> None:
         problem = units.problem
-        divided = units.transfers.divided
+        self._transfers = units.transfers
         self.order = [index for members in units.members for index in members]
         self.length = len(self.order)
         self.place_of = {index: place for place, index in enumerate(self.order)}
         self._needs_activations = problem.memory_model != "weights"
         self._ops = [problem.operators[index] for index in self.order]
-        times_ns = [divided([times[index] for index in self.order]) for times in transfer_ns]
         self.sources: list[list[int]] = []
         self._inputs: list[list[int]] = []
         input_index = {entry.name: i for i, entry in enumerate(problem.inputs)}
         held_bytes = problem.arrays.held_bytes.tolist()
-        received_bytes, relayed_bytes = divided([held_bytes[index] for index in self.order])
         self._input_bytes = held_bytes[len(self.order) :]
-        sent_bytes = (problem.arrays.value_bytes + problem.arrays.gradient_bytes).tolist()
-        moved_bytes, hopped_bytes = divided([sent_bytes[index] for index in self.order])
         self._saved_bytes = problem.arrays.saved_bytes[self.order]
         self.readers: list[list[int]] = [[] for _ in self.order]
         self.earlier_readers: list[list[int]] = [[] for _ in self.order]
@@ -126,6 +124,12 @@ class SegmentRows:
         # A value made after its reader is an item of its own, up to the place that makes it.
         ends = [*[count] * count, *range(count)]
         self._values = _FirstUse(count, ends)
+        sent_bytes = (problem.arrays.value_bytes + problem.arrays.gradient_bytes).tolist()
+        moved_bytes, self._crossing_bytes = self.divided(sent_bytes)
+        received_bytes, self._crossing_held = self.divided(held_bytes)
+        _, self._crossing_returned = self.divided(problem.arrays.returned_bytes.tolist())
+        times_ns = list(map(self.divided, transfer_ns))
+        self._crossing_ns = [relayed for _, relayed in times_ns]
         # They differ with several microbatches, or by the data of operators.
         plain = received_bytes == moved_bytes
         self._held = self._values if plain else _FirstUse(count, ends)
@@ -135,14 +139,15 @@ class SegmentRows:
         sizes = {self._held: received_bytes, self._values: moved_bytes}
         sizes.update(zip(self._times, (sent for sent, _ in times_ns), strict=True))
         self._used = [(values, own) for values, own in sizes.items() if any(own)]
-        _, returned_bytes = divided(problem.arrays.returned_bytes[self.order].tolist())
-        self._crossing_ns = [self.crossing(relayed) for _, relayed in times_ns]
-        self._crossing_bytes = self.crossing(hopped_bytes)
-        self._crossing_held = self.crossing(relayed_bytes)
-        self._crossing_returned = self.crossing(returned_bytes)
         self.start = count
 
-    def crossing(self, sizes: Sequence[int]) -> Ints:
+    def divided(self, amounts: Sequence[int]) -> tuple[Sequence[int], Ints]:
+        """Return amounts, by operator, by place for values sent, by border for relayed ones."""
+        own = [amounts[index] for index in self.order]
+        sent, relayed = self._transfers.divided(own)
+        return sent, self._crossing(relayed)
+
+    def _crossing(self, sizes: Sequence[int]) -> Ints:
         """Sum the sizes of the values, by place, that are relayed over each border.
 
         Border b is before place b. The first and the last one, after all places, have none.
@@ -215,3 +220,160 @@ class SegmentRows:
                 for times, crossing in zip(self._times, self._crossing_ns, strict=True)
             ],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTables:
+    """Costs of the segments that end at a place, the longest first.
+
+    All arrays but `places` have a row for each place e as end, and a column b for each start: of
+    n columns, the segment runs from place e - n + b to place e, both numbers of `places`.
+
+    Attributes
+    ----------
+    places : array of int64
+        Ascending, with the first and the last of the order.
+    order : list of int
+        Operator indices.
+    exists : array of bool
+        True if the start is a place; entries of other arrays are arbitrary where it is not.
+    memory_bytes, saved_bytes, always_bytes : array of int64
+        Bytes with one microbatch in flight, bytes of each further one, and the part of the first
+        that is held all the time: weights, received values, and values that wait for others.
+    send_ns, receive_ns : list of array of int64
+        By profile. Peer-to-peer sends of a segment depend on the later segments that read, which
+        are those of a known plan; without one there is one reader.
+    """
+
+    places: Ints
+    order: list[int]
+    exists: Bools
+    memory_bytes: Ints
+    saved_bytes: Ints
+    always_bytes: Ints
+    send_ns: list[Ints]
+    receive_ns: list[Ints]
+
+    @classmethod
+    def of(
+        cls,
+        units: Instance,
+        places: Ints,
+        longest: int,
+        send_ns: Sequence[Sequence[int]],
+        receive_ns: Sequence[Sequence[int]],
+        starts: Ints | None = None,
+    ) -> SegmentTables:
+        """Cost all segments of at most `longest` steps between neighbouring places.
+
+        Parameters
+        ----------
+        send_ns, receive_ns : sequence of sequence of int
+            For each profile the time of one transfer of every operator's value.
+        starts : array of int64, optional
+            Starts of the segments of a known plan, in the order.
+        """
+        count = len(places)
+        starts = np.zeros(0, dtype=np.int64) if starts is None else starts
+        rows = SegmentRows(units, receive_ns)
+        times_ns = list(map(rows.divided, send_ns))
+        sends = [relayed for _, relayed in times_ns]
+        by_start = np.zeros((3 + 2 * len(send_ns), count, longest), dtype=np.int64)
+        number_of = {place: number for number, place in enumerate(places.tolist())}
+        for start in range(rows.length - 1, -1, -1):
+            rows.step()
+            readers = units.transfers.paid(rows.readers[start])
+            if readers:
+                for last in _last_readers(readers, starts):
+                    for total, (times, _) in zip(sends, times_ns, strict=True):
+                        total[start + 1 : last + 1] += times[start]
+            if start not in number_of:
+                continue
+            number = number_of[start]
+            ends = places[number + 1 : number + 1 + longest]
+            row = rows.row(int(ends[-1]))
+            at = ends - start - 1
+            part = by_start[:, number, : len(ends)]
+            part[2] = row.weights_bytes[at] + row.received_bytes[at] + row.waiting_bytes[at]
+            part[0] = part[2] + row.live_bytes[at]
+            part[1] = row.saved_bytes[at]
+            for profile, total in enumerate(sends):
+                part[3 + 2 * profile] = total[ends]
+                part[4 + 2 * profile] = row.receive_ns[profile][at]
+        begin = np.arange(count)[:, None] + np.arange(-longest, 0)[None, :]
+        exists: Bools = begin >= 0
+        steps = np.broadcast_to(np.arange(longest)[::-1], begin.shape)
+        turned = by_start[:, np.maximum(begin, 0), steps]
+        return cls(
+            places=places,
+            order=rows.order,
+            exists=exists,
+            memory_bytes=turned[0],
+            saved_bytes=turned[1],
+            always_bytes=turned[2],
+            send_ns=list(turned[3::2]),
+            receive_ns=list(turned[4::2]),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Steps from place to place of the longest segments."""
+        return int(self.exists.shape[1])
+
+    def between(self, before: Ints) -> Ints:
+        """Return the growth of an amount in each segment, given its sum before every place."""
+        at = before[self.places]
+        starts = np.arange(len(at))[:, None] + np.arange(-self.longest, 0)[None, :]
+        grown: Ints = at[:, None] - at[np.maximum(starts, 0)]
+        return grown
+
+
+def _last_readers(readers: Sequence[int], starts: Ints) -> list[int]:
+    """Return the last place that reads a value in each segment of a plan with a reader."""
+    if len(readers) == 1 or not len(starts):
+        return [readers[-1]]
+    segments = np.searchsorted(starts, readers, side="right").tolist()
+    last = dict(zip(segments, readers, strict=True))
+    return list(last.values())
+
+
+def work_before(units: Instance, devices: Iterable[Device]) -> list[Ints]:
+    """Return, for each device and each place of the operators of units, the time of all before."""
+    order = [index for members in units.members for index in members]
+    before: dict[str, Ints] = {}
+    result: list[Ints] = []
+    for device in devices:
+        name = device.device_class
+        if name not in before:
+            work = units.problem.arrays.latency_ns(name)[order]
+            before[name] = np.concatenate([[0], np.cumsum(work)])
+        result.append(before[name])
+    return result
+
+
+def banned_before(units: Instance, devices: Sequence[Device]) -> list[Ints | None]:
+    """Count, before each place, the operators that a device may not run; None if there are none."""
+    sizes = list(map(len, units.members))
+    banned: list[Ints | None] = []
+    for device in devices:
+        flags = np.repeat(units.banned(device), sizes)
+        before = np.concatenate([[0], np.cumsum(flags, dtype=np.int64)])
+        banned.append(before if flags.any() else None)
+    return banned
+
+
+def transfer_profiles(
+    units: Instance, pairs: Iterable[tuple[Links, Links]]
+) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Return the profile of each pair of links for sends and receives, and their times.
+
+    By profile, these are times of one send and one receive of every operator's value.
+    """
+    numbers: dict[tuple[Links, Links], int] = {}
+    profile_of = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
+    values_ns = units.transfers.values_ns
+    send_ns, receive_ns = (
+        [values_ns(send) for send, _ in numbers],
+        [values_ns(r) for _, r in numbers],
+    )
+    return profile_of, send_ns, receive_ns

@@ -17,7 +17,7 @@ from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import linked_kinds
-from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.contiguous.segments import SegmentTables
 from solver.dp.kernels import device_sets
 from solver.dp.kernels.device_sets import are_few
 from solver.evaluation.evaluate import evaluate

@@ -4,7 +4,7 @@ import numpy as np
 
 from solver import Device, Operator, PartitionProblem, evaluate
 from solver.dp.contiguous.segment_extras import SegmentExtras
-from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.contiguous.segments import SegmentTables
 from solver.model.plan import PartitionPlan
 from solver.model.training import Backward
 from solver.presolve.instance import condense
