@@ -103,24 +103,24 @@ class Crossings:
             self.stages.add_on(total, other, place)
         self.stages.add_row(total.expression >= 0)
 
-    def hops(self, relay: Net, border: int) -> LinearSum:
-        """hop[relay, border]: made on a position before `border` and needed there or later.
+    def hops(self, net: Net, border: int) -> LinearSum:
+        """hop[net, border]: made on a position before `border` and needed there or later.
 
         A linear term if one unit determines the need; with several readers a variable that is at
         least each of their terms. All are 0 at the borders before the first position and after the
         last one.
         """
         # Relays live as long as the model.
-        key = (id(relay), border)
+        key = (id(net), border)
         if key in self._carried:
             return self._carried[key]
-        stages, producer = self.stages, relay.producer
-        ends = [unit for unit in relay.consumers if stages.reaches(unit, border) is not False]
+        stages, producer = self.stages, net.producer
+        ends = [unit for unit in net.consumers if stages.reaches(unit, border) is not False]
         inside = 0 < border < len(stages.positions)
         total = LinearSum()
         if not inside or stages.reaches(producer, border) is True:
             pass
-        elif relay.is_output or any(stages.reaches(unit, border) is True for unit in ends):
+        elif net.is_output or any(stages.reaches(unit, border) is True for unit in ends):
             total = LinearSum(1).add(stages.reaches(producer, border), -1)
         elif len(ends) == 1:
             # The reader is never before the producer, so this is 0 or 1.
@@ -130,7 +130,7 @@ class Crossings:
             literal = stages.new_bool(
                 lambda s: (
                     s.position_of[producer] < border
-                    and any(s.position_of[unit] >= border for unit in relay.consumers)
+                    and any(s.position_of[unit] >= border for unit in net.consumers)
                 )
             )
             for unit in ends:

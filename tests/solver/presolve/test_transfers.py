@@ -87,3 +87,52 @@ def test_who_pays_is_known_without_nets():
     problem = random_problem(0, relayed=True)
     assert Transfers(problem).hops
     assert Transfers(problem).least_ns == []
+
+
+@pytest.mark.parametrize(
+    ("charging", "paid", "sends", "sent", "is_staged"),
+    [
+        ("peer_to_peer", [3, 5], 2, [7], False),
+        ("host_staged", [5], 1, [7], True),
+        ("relayed", [5], 1, [0], False),
+    ],
+)
+def test_each_charging_answers_for_itself(charging, paid, sends, sent, is_staged):
+    operators = [Operator("a", 1, value_bytes=8), Operator("b", 1, reads=("a",), is_output=True)]
+    devices = [Device("x"), Device("y"), Device("z", is_host=True)]
+    interconnect = Interconnect(Link(10**9), charging=charging)
+    problem = PartitionProblem(operators, devices, interconnect=interconnect)
+    units = condense(problem)
+    transfers = units.transfers
+    assert transfers.paid([3, 5]) == paid
+    assert (transfers.most_sends(1), transfers.most_sends(5)) == (1, sends)
+    assert transfers.divided([7]) == (sent, [7 - sent[0]])
+    assert [transfers.stages(device) for device in devices] == [is_staged, is_staged, False]
+    assert transfers.paying == tuple(devices[: 2 if is_staged else 3])
+    assert transfers.leaves_others(0)
+    # Another reader may be on a device more, for which a producer pays one send more.
+    assert transfers.leaves_others(0, readers=2) == (charging != "peer_to_peer")
+    nets = [units.sent_nets, transfers.nets if is_staged else (), units.relays]
+    assert sum(map(bool, nets)) == 1
+    assert (transfers.direct is interconnect) == (charging != "relayed")
+
+
+def test_several_chunks_and_links_of_pairs_make_stages_depend_on_others():
+    operators = [Operator("a", 1, value_bytes=8), Operator("b", 1, reads=("a",))]
+
+    def dependence(charging, links, chunks):
+        interconnect = Interconnect(Link(10**9), links, charging)
+        problem = PartitionProblem(
+            operators,
+            [Device("x"), Device("y")],
+            interconnect=interconnect,
+            chunks_per_device=chunks,
+        )
+        transfers = Transfers(problem)
+        assert transfers.are_border_sums == (charging == "relayed" and not links)
+        return transfers.dependence
+
+    links = {("x", "y"): Link(1)}
+    assert dependence("relayed", {}, 1) is dependence("peer_to_peer", {}, 2) is None
+    assert "chunks" in dependence("relayed", {}, 2)
+    assert "pairs of devices" in dependence("peer_to_peer", links, 1)
