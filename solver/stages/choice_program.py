@@ -21,7 +21,10 @@ _MOST_CHOICES = 4000
 """Most choices of a part while it is solved; further ones are dropped."""
 _MOST_STATES = 256
 Amounts = tuple[int, int, int, int]
-"""Time, bytes kept, bytes held for sends, and the kept bytes that exist before the part."""
+"""Time, bytes kept, bytes held for sends, and the kept bytes that exist before the part.
+
+The amounts of a choice also have the peak of its recomputation, which is no sum: the bytes above
+the peak of the backward pass."""
 
 
 class Candidate(NamedTuple):
@@ -31,6 +34,10 @@ class Candidate(NamedTuple):
     ----------
     amounts : tuple of int
         Changes of the amounts if it is.
+    peak_bytes : int
+        Peak while it is recomputed, if no later operator is.
+    less_bytes : int
+        By so much the earlier peaks are lower, as it is not there yet.
     is_required : bool
         True if it must be.
     reads : tuple of (int, bool)
@@ -38,6 +45,8 @@ class Candidate(NamedTuple):
     """
 
     amounts: Amounts
+    peak_bytes: int
+    less_bytes: int
     is_required: bool
     reads: tuple[tuple[int, bool], ...]
 
@@ -72,13 +81,22 @@ def given_choices(model: PartModel, given: tuple[int, ...]) -> list[Point]:
     for mask in given:
         again = [own for place, own in enumerate(model.candidates) if mask >> place & 1]
         anchors = {root for own in again for root, _ in own.reads if not mask >> root & 1}
-        parts = [own.amounts for own in again] + [model.anchors[root] for root in anchors]
-        found.append(_plus((*model.base, mask), parts))
+        point = _plus((*model.base, 0, mask), [model.anchors[root] for root in anchors])
+        for own in again:
+            point = _again(point, own, ())
+        found.append(point)
     return pareto(found)
 
 
-def _plus(point: Point, parts: Iterable[Amounts], mask: int = 0) -> Point:
-    extra_ns, kept, sent, early, own = point
+def _again(point: Point, candidate: Candidate, anchors: Iterable[Amounts], mask: int = 0) -> Point:
+    """Return the amounts if a further operator is recomputed, behind all others."""
+    extra_ns, kept, sent, early, peak, own = _plus(point, (candidate.amounts, *anchors))
+    peak = max(peak - candidate.less_bytes, candidate.peak_bytes)
+    return extra_ns, kept, sent, early, peak, own | mask
+
+
+def _plus(point: Point, parts: Iterable[Amounts]) -> Point:
+    extra_ns, kept, sent, early, peak, own = point
     for more in parts:
         extra_ns, kept, sent, early = (
             extra_ns + more[0],
@@ -86,7 +104,7 @@ def _plus(point: Point, parts: Iterable[Amounts], mask: int = 0) -> Point:
             sent + more[2],
             early + more[3],
         )
-    return extra_ns, kept, sent, early, own | mask
+    return extra_ns, kept, sent, early, peak, own
 
 
 def best_choices(model: PartModel) -> tuple[list[Point], bool]:
@@ -97,7 +115,7 @@ def best_choices(model: PartModel) -> tuple[list[Point], bool]:
     last = {root: max(at, root * (root < len(candidates))) for root, at in last.items()}
     # Without such a reader, a recomputed storage serves just as an anchor does.
     is_strict = {root for own in candidates for root, may_stay in own.reads if not may_stay}
-    states: _States = {(): [(*model.base, 0)]}
+    states: _States = {(): [(*model.base, 0, 0)]}
     read: list[int] = []
     is_complete = True
     for at, candidate in enumerate(candidates):
@@ -119,15 +137,15 @@ def best_choices(model: PartModel) -> tuple[list[Point], bool]:
                 there[place[at]] = _AGAIN if at in is_strict else _READ
             anchors = _new_anchors(candidate, at, len(candidates), place, there)
             if anchors is not None:
-                parts = (candidate.amounts, *(model.anchors[root] for root in anchors))
-                again = [_plus(point, parts, 1 << at) for point in points]
+                more_anchors = [model.anchors[root] for root in anchors]
+                again = [_again(point, candidate, more_anchors, 1 << at) for point in points]
                 found.setdefault(tuple(there[number] for number in stays), []).append(again)
         read = [read[number] for number in stays]
         states, is_whole = _few({key: _best(own) for key, own in found.items()})
         is_complete = is_complete and is_whole
     if not states:
         # The rules of required recomputation contradict each other: no choice is known.
-        return [(*model.base, 0)], False
+        return [(*model.base, 0, 0)], False
     return _best([*states.values()]), is_complete
 
 

@@ -8,6 +8,20 @@ microbatches in flight a stage holds
 
     sum over parts of (f - 1) kept + sent, and the largest over parts of (kept before + its peak).
 
+The peak of a part is that of its backward pass or, if more, that of its recomputation. With S the
+bytes that all its operators save, the latter is for a recomputed operator t at least
+
+    R(t) = S + storage(t) - kept(t) + workspace(t) + G(t) - sum over recomputed u > t of made(u),
+
+where made(u) is the saved bytes of u without numbers, and G(t) is the least sum of gradients while
+any operator runs backward that may miss something and is not before those that save t. *Proof.* In
+R(t) of ``docs/definition.md`` each operator of the region holds at least its saved bytes, but
+numbers alone if it is recomputed behind t; t has the rest of its storage besides; and gradients are
+those at the last operator that misses something, which is not before any that saves t. ∎ Views run
+again with their storages: those behind t count as recomputed. In the execution order a further
+recomputed u lowers the largest R(t) by made(u), or R(u) is the largest, so that one number is
+enough to compare choices. What a stage holds while it runs forward is left out.
+
 Labels of a dynamic program over the parts, from the last one on, have time, the sum, and the peak.
 For a price of a byte, the losses against the cheapest choices of all parts add up; labels that
 lose more than a slack are dropped. If a plan among the labels of a slack takes no more than the
@@ -114,7 +128,7 @@ class _Layer(NamedTuple):
     @property
     def bytes(self) -> Ints:
         """Bytes held by each choice, without the part's own peak."""
-        _, kept, sent, _ = self.choices.amounts.T
+        _, kept, sent, *_ = self.choices.amounts.T
         found: Ints = (self.in_flight - self.is_last) * kept + sent
         return found
 
@@ -215,15 +229,16 @@ class _Program:
 def _best_of(labels: _Labels) -> Ints:
     columns = (labels.extra_ns, labels.bytes, labels.sum_bytes)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    points = ((*row, 0, number) for number, row in enumerate(rows))
-    return np.array([point[4] for point in pareto(points)], dtype=np.int64)
+    points = ((*row, 0, 0, number) for number, row in enumerate(rows))
+    return np.array([point[5] for point in pareto(points)], dtype=np.int64)
 
 
 def _extended(labels: _Labels, layer: _Layer) -> _Labels:
-    extra_ns, kept, sent, early = layer.choices.amounts.T
+    extra_ns, kept, sent, early, again = layer.choices.amounts.T
     # Nothing of a stage comes after its last part.
     before = 0 * kept if layer.is_last else kept
-    peak_bytes = np.maximum(labels.peak_bytes[:, None] + before, layer.peak_bytes + early)
+    own_bytes = layer.peak_bytes + early + again
+    peak_bytes = np.maximum(labels.peak_bytes[:, None] + before, own_bytes)
     count, choices = peak_bytes.shape
     return _Labels(
         (labels.extra_ns[:, None] + extra_ns).ravel(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-Point = tuple[int, int, int, int, int]
+Point = tuple[int, int, int, int, int, int]
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
@@ -17,20 +17,22 @@ def pareto(points: Iterable[Point]) -> list[Point]:
 
     Parameters
     ----------
-    points : iterable of (int, int, int, int, int)
-        Less is better, except for the last number, an identifier. The fourth takes few different
-        values.
+    points : iterable of (int, int, int, int, int, int)
+        Less is better, except for the last number, an identifier. The fourth and fifth take few
+        different values.
     """
     every = sorted(points)
-    groups = {point[3] for point in every}
+    groups: dict[tuple[int, int], list[Point]] = {}
+    for point in every:
+        groups.setdefault((point[3], point[4]), []).append(point)
     if len(groups) < 2:
         return _pareto(every)
     found: list[Point] = []
-    for value in sorted(groups):
-        # Points with a smaller fourth number are undominated by these.
-        own = [point for point in every if point[3] == value]
-        better = _pareto(sorted(found + own, key=lambda point: point[:3]))
-        found += [point for point in better if point[3] == value]
+    for pair in sorted(groups):
+        # Points of smaller pairs are undominated by these.
+        less = [point for point in found if point[3] <= pair[0] and point[4] <= pair[1]]
+        better = _pareto(sorted(less + groups[pair], key=lambda point: point[:3]))
+        found += [point for point in better if point[3:5] == pair]
     return sorted(found)
 
 
@@ -46,7 +48,7 @@ def _pareto(points: list[Point]) -> list[Point]:
     ups: list[int] = []
     downs: list[int] = []
     for point in points:
-        _, up, down, _, _ = point
+        _, up, down, *_ = point
         place = bisect_right(ups, up)
         if place and downs[place - 1] <= down:
             continue

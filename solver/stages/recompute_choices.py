@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -57,9 +57,10 @@ class PartChoices(NamedTuple):
 
     Attributes
     ----------
-    amounts : Ints, shape (choices, 4)
-        Time in nanoseconds, bytes kept of a microbatch, bytes held for sends, and the kept bytes
-        that exist before the part, as anchors; the fastest choices first.
+    amounts : Ints, shape (choices, 5)
+        Time in nanoseconds, bytes kept of a microbatch, bytes held for sends, the kept bytes that
+        exist before the part, as anchors, and those by which the part has a higher peak while it
+        is recomputed than while it runs backward; the fastest choices first.
     masks : list of int
         Recomputed operators, as bits by candidate.
     candidates : tuple of int
@@ -122,6 +123,8 @@ class RecomputeChoices:
                 for root in (index, *self._read_by(member)):
                     own |= {root, *structure.readers[root], *structure.families[root]}
             own.update(structure.savers[index])
+        for span in structure.gradient_spans:
+            found[self.regions[span.last]].add(span.operator)
         return {region: sorted(own) for region, own in found.items()}
 
     def _choices(self, part: Part) -> PartChoices:
@@ -129,8 +132,8 @@ class RecomputeChoices:
         model, given = self._model(part, candidates), self._given(part, candidates)
         if (model, given) not in self._known:
             points, is_whole = (given_choices(model, given), True) if given else best_choices(model)
-            amounts: Ints = np.array([point[:4] for point in points], dtype=np.int64)
-            self._known[model, given] = amounts, [point[4] for point in points], is_whole
+            amounts: Ints = np.array([point[:5] for point in points], dtype=np.int64)
+            self._known[model, given] = amounts, [point[5] for point in points], is_whole
         amounts, masks, is_whole = self._known[model, given]
         return PartChoices(amounts, masks, tuple(candidates), is_whole)
 
@@ -200,7 +203,7 @@ class RecomputeChoices:
         operators = self._problem.operators
         number = {index: place for place, index in enumerate(candidates)}
         found: list[Candidate] = []
-        for index in candidates:
+        for index, peaks in zip(candidates, self._rerun_peaks(part, candidates), strict=True):
             op, writers = operators[index], self._writers(index)
             kept_bytes = op.backward.kept_bytes
             amounts = (
@@ -220,7 +223,7 @@ class RecomputeChoices:
             is_saved = any(part.has(saver) for saver in self.structure.savers[index])
             is_needed = bool(is_saved or writers or op.backward.residual_bytes)
             must = self._is_required(index) and is_needed
-            found.append(Candidate(amounts, must, tuple(sorted(reads.items()))))
+            found.append(Candidate(amounts, *peaks, must, tuple(sorted(reads.items()))))
         anchors = tuple(self._anchor(root, part) for root in number)
         held_bytes = sum(operators[index].backward.saved_bytes for index in part.members)
         sent_bytes = sum(
@@ -284,6 +287,46 @@ class RecomputeChoices:
         own = (buffers[index] for index in part.members if index in buffers)
         return sum(one.size_bytes for one in own if any(map(part.lacks, one.waits_for)))
 
+    def _rerun_peaks(self, part: Part, candidates: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield R(t) of each candidate, if it is the last one, and made(t).
+
+        They are those of :mod:`solver.stages.least_recomputation`; R(t) is above the peak of the
+        backward pass, and 0 below it.
+        """
+        operators, members = self._problem.operators, part.members
+        held = [operators[index].backward for index in members]
+        above_bytes = sum(own.saved_bytes for own in held) - self.backward_bytes(part)
+        is_miss = np.isin(members, self._misses(part, candidates))
+        if is_miss.any():
+            known = np.where(is_miss, self._gradients_bytes(part), np.iinfo(np.int64).max)
+            gradients = np.minimum.accumulate(known[::-1])[::-1].tolist()
+        else:
+            gradients = [0] * len(members)
+        made = [own.saved_bytes - own.number_bytes for own in held]
+        is_view = [operators[index].alias_of is not None for index in members]
+        views = [size if view else 0 for size, view in zip(made, is_view, strict=True)]
+        views_behind = [*itertools.accumulate(reversed(views), initial=0)][::-1]
+        for index in candidates:
+            op, at = operators[index], bisect_left(members, index)
+            savers = [saver for saver in self.structure.savers[index] if part.has(saver)]
+            savers += [index] if op.backward.residual_bytes else []
+            peak_bytes = op.storage_bytes - op.backward.kept_bytes + op.workspace_bytes
+            peak_bytes += gradients[bisect_left(members, max(savers, default=-1))]
+            peak_bytes += above_bytes - views_behind[at]
+            yield max(peak_bytes, 0), made[at]
+
+    def _misses(self, part: Part, candidates: Sequence[int]) -> list[int]:
+        """Return the operators that may be the last to miss something while a part runs backward.
+
+        None are known if further operators of the region may be on the stage.
+        """
+        operators, region = self._problem.operators, self.regions[part.members[0]]
+        if any(self.regions[index] == region for index in part.perhaps):
+            return []
+        again = [index for index in part.members if self._root_of[index] in candidates]
+        found = [index for index in again if operators[index].backward.residual_bytes]
+        return found + [saver for index in candidates for saver in self.structure.savers[index]]
+
     def backward_bytes(self, part: Part) -> int:
         """Return the peak bytes of this region while the part runs backward."""
         operators, members = self._problem.operators, part.members
@@ -296,13 +339,19 @@ class RecomputeChoices:
                 for index in members
             ]
         )
+        return int((saved + besides + self._gradients_bytes(part)).max())
+
+    def _gradients_bytes(self, part: Part) -> Ints:
+        """Return the bytes of gradients while each operator of a part runs backward."""
+        members = part.members
         change = np.zeros(len(members) + 1, dtype=np.int64)
         for span in self._spans[self.regions[members[0]]]:
             if part.has(span.operator):
                 change[bisect_left(members, span.operator)] += span.size_bytes
                 if not span.stays:
                     change[bisect_right(members, span.last)] -= span.size_bytes
-        return int((saved + besides + np.cumsum(change[:-1])).max())
+        found: Ints = np.cumsum(change[:-1])
+        return found
 
     @cached_property
     def _spans(self) -> dict[int, list[GradientSpan]]:

@@ -6,24 +6,25 @@ from solver.stages.pareto import lower_hull, pareto
 
 
 def is_as_good(one, other):
-    return all(a <= b for a, b in zip(one[:4], other[:4], strict=True))
+    return all(a <= b for a, b in zip(one[:5], other[:5], strict=True))
 
 
 def test_what_is_left_is_what_no_other_point_is_as_good_as():
     rng = random.Random(0)
     for _ in range(400):
         widths = [rng.choice((1, 3, 9)) for _ in range(3)]
+        few = [rng.choice((1, 3)) for _ in range(2)]
         points = [
-            (*(rng.randrange(width) for width in widths), rng.randrange(rng.choice((1, 3))), number)
+            (*(rng.randrange(width) for width in (*widths, *few)), number)
             for number in range(rng.randrange(30))
         ]
         found = pareto(points)
         assert found == sorted(found)
-        kept = {point[:4] for point in found}
+        kept = {point[:5] for point in found}
         assert len(kept) == len(found)
         for point in points:
-            better = [o for o in points if is_as_good(o, point) and o[:4] != point[:4]]
-            assert (point[:4] in kept) == (not better)
+            better = [o for o in points if is_as_good(o, point) and o[:5] != point[:5]]
+            assert (point[:5] in kept) == (not better)
 
 
 def test_the_hull_has_what_is_best_for_some_price():
