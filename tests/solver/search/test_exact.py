@@ -3,7 +3,7 @@
 import pytest
 from ortools.sat.python import cp_model
 
-from solver import SolveLimits, solve
+from solver import SolveLimits, evaluate, solve
 from solver.cp import run as model_run
 from solver.cp.formulation import CpSatFormulation
 from solver.presolve import presolved
@@ -13,7 +13,7 @@ from tests.support.answers import check_proven, check_true
 from tests.support.bounds import complete_bounds
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts, some
-from tests.support.random_problems import random_problem, to_instance
+from tests.support.random_problems import random_plan, random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
@@ -32,29 +32,38 @@ def test_the_free_device_order_alone_equals_brute_force(block, monkeypatch):
         check_proven(solve(problem, LIMITS), brute_force(to_instance(problem)), seed)
 
 
-def test_a_plan_is_a_full_hint_of_the_same_value():
+@pytest.mark.parametrize("relayed", [False, True])
+@pytest.mark.parametrize("draw_chunks", [False, True])
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_plan_is_a_full_hint_of_the_same_value(steps, draw_chunks, relayed):
     """Tests that fixing every variable to its hint is feasible, and costs what the plan costs."""
     hinted = 0
-    for seed in range(150):
-        problem = random_problem(seed)
-        plan = solve(problem, LIMITS, solver="chain")
-        if plan.objective is None:
+    settings = {"steps": steps, "draw_chunks": draw_chunks, "relayed": relayed}
+    for seed in range(110):
+        problem = random_problem(seed, max_operators=6, **settings)
+        plan = random_plan(problem, seed, draw_chunks=draw_chunks)
+        found = evaluate(problem, plan)
+        if not found.feasible:
             continue
         units = condense(problem)
-        positions = min(len(problem.devices), len(units))
-        model = CpSatFormulation(units, complete_bounds(units).windows(positions), positions)
+        slots, chunks = len(plan.device_order), 1 + plan.stages[-1].chunk
+        windows = complete_bounds(units).windows(slots, chunks=chunks)
+        model = CpSatFormulation(
+            units, windows, slots, chunks=chunks, use_all=True, all_rounds=True
+        )
         target = model.objective(problem.objective[0])
         model.stages.model.minimize(target.expression)
-        choice = model.stages.choice_of(plan.plan)
+        choice = model.stages.choice_of(plan)
         assert choice is not None, seed
         model.stages.set_hint(choice)
         run = cp_model.CpSolver()
         run.parameters.num_workers = 1
         run.parameters.fix_variables_to_their_hinted_value = True
         assert run.solve(model.stages.model) == cp_model.OPTIMAL, seed
-        assert round(run.objective_value) == plan.objective, seed
+        assert round(run.objective_value) == found.objective[0], seed
         hinted += 1
-    assert hinted > 75
+    # Few plans of several chunks are feasible.
+    assert hinted > (4 if draw_chunks else 8)
 
 
 def test_without_time_the_answer_is_honest():

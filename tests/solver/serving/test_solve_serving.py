@@ -29,6 +29,7 @@ from tests.support.serving_oracle import Listed
 
 LIMITS = SolveLimits(20, workers=1)
 SEEDS = range(12)
+MODELS = "weights", "inference"
 
 
 def least(values):
@@ -43,7 +44,7 @@ def drawn(seed, memory_model="weights", links="alike", *, is_uneven=False):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("memory_model", MODELS)
 @pytest.mark.parametrize("links", ["alike", "unlike"])
 def test_request_and_token(seed, memory_model, links):
     serving, listed, plans = drawn(seed, memory_model, links)
@@ -58,29 +59,6 @@ def test_request_and_token(seed, memory_model, links):
         assert found.plan is None if best is None else found.objective_bound == best
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("memory_model", ["weights", "inference"])
-@pytest.mark.parametrize("links", ["alike", "unlike"])
-def test_the_first_token_has_a_limit(seed, memory_model, links):
-    serving, listed, plans = drawn(seed, memory_model, links, is_uneven=True)
-    if not plans:
-        pytest.skip("nothing fits")
-    times = sorted({listed.first_token(places) for places in plans})
-    for limit in (times[0] - 1, *times[:: max(1, len(times) // 3)]):
-        within = [places for places in plans if listed.first_token(places) <= limit]
-        best = least(listed.latency(places, TOKEN) for places in within)
-        found = solve_job(
-            serving.replace(objective="token", first_token_limit_ns=max(limit, 1)), LIMITS
-        )
-        if best is None:
-            assert found.status is SolveStatus.INFEASIBLE
-            assert "first token" in found.reason
-            continue
-        assert found.objective_bound == best == found.objective
-        assert found.evaluation.metrics.first_token_ns <= limit
-        assert found.status is SolveStatus.OPTIMAL
-
-
 def give_up(*_):
     raise GaveUp("the units are no chain")
 
@@ -91,22 +69,32 @@ def without_chains(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_a_chain_the_limit_has_bounds(seed, monkeypatch):
-    without_chains(monkeypatch)
-    serving, listed, plans = drawn(seed, is_uneven=True)
-    times = sorted({listed.first_token(places) for places in plans})
-    for limit in times[:: max(1, len(times) // 3)]:
+@pytest.mark.parametrize(
+    ("memory_model", "links", "is_chain"),
+    [
+        *((model, links, True) for model in MODELS for links in ("alike", "unlike")),
+        ("weights", "alike", False),
+    ],
+)
+def test_the_first_token_has_a_limit(seed, memory_model, links, is_chain, monkeypatch):
+    """Tests that without a chain the limit has bounds."""
+    if not is_chain:
+        without_chains(monkeypatch)
+    serving, listed, plans = drawn(seed, memory_model, links, is_uneven=True)
+    times = sorted({listed.first_token(places) for places in plans}) or [2]
+    for limit in (times[0] - 1, *times[:: max(1, len(times) // 3)]):
         within = [places for places in plans if listed.first_token(places) <= limit]
         best = least(listed.latency(places, TOKEN) for places in within)
-        found = solve_job(serving.replace(objective="token", first_token_limit_ns=limit), LIMITS)
+        found = solve_job(
+            serving.replace(objective="token", first_token_limit_ns=max(limit, 1)), LIMITS
+        )
+        if best is None:
+            assert found.status is SolveStatus.INFEASIBLE
+            assert not plans or "first token" in found.reason
+            continue
         assert found.objective_bound <= best <= found.objective
         assert found.evaluation.metrics.first_token_ns <= limit
-    if times and times[0] > 1:
-        late = solve_job(
-            serving.replace(objective="token", first_token_limit_ns=times[0] - 1), LIMITS
-        )
-        assert late.status is SolveStatus.INFEASIBLE
-        assert "first token" in late.reason
+        assert found.status is SolveStatus.OPTIMAL or not is_chain
 
 
 def played_round_ns(loads, groups):
@@ -160,7 +148,7 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
 
 
 @pytest.mark.parametrize("seed", some(30, of=30))
-@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("memory_model", MODELS)
 @pytest.mark.parametrize("links", ["alike", "unlike"])
 @pytest.mark.parametrize("is_chain", [True, False])
 def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
@@ -183,7 +171,7 @@ def test_throughput(seed, memory_model, is_chain, links, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("memory_model", MODELS)
 def test_context(seed, memory_model):
     serving = random_job(seed, memory_model=memory_model)
     listed = Listed(serving)
@@ -240,7 +228,7 @@ def test_any_context_fits_where_no_cache_grows():
     assert longest.evaluation.metrics == found.evaluation.metrics
 
 
-@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("memory_model", MODELS)
 def test_of_any_context_the_fastest_plan_is_found(memory_model):
     slower_than_any = endless = 0
     for seed in range(24):
