@@ -222,6 +222,7 @@ def serve(
         serve_gguf(*own, gguf, search, out, as_json)
         return
     from experiments.zoo.models import resolve_built
+    from fx_bridge.serving.host_words import check_search
 
     check_no_gguf(gguf, options.for_)
     check_solver(search.solver)
@@ -232,6 +233,8 @@ def serve(
     request = _request(options)
     check_host_options(options.host, search.solver, options.memory_model)
     check_words_options(options.host, options.for_, options.words, devices.devices)
+    if options.host is not None and options.for_ is not None:
+        check_search(options.for_, searched.solver, searched.without)
     objectives = _objectives(options, out, steps=steps)
     machine = _machine(options, devices)
 

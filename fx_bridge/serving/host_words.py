@@ -54,6 +54,15 @@ def check_words(text: str, devices: Sequence[str]) -> None:
     check_options(text, [*devices, _HOST])
 
 
+def check_search(engine: str, solver: str, without: Sequence[str]) -> None:
+    """Refuse a solver and steps to leave out, where plans are those that an engine can run."""
+    if solver not in ("auto", "cp-sat") or without:
+        raise PartitionError(
+            f"plans that {engine} can run are of one model of CP-SAT; leave solver and without "
+            "out, or the engine"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class HostWords:
     """Plan and cost of an engine's arguments.

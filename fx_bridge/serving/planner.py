@@ -17,7 +17,7 @@ from fx_bridge.options import (
     Search,
 )
 from fx_bridge.serving.graphs import ServingGraphs
-from fx_bridge.serving.host_words import HostWordsModel
+from fx_bridge.serving.host_words import HostWordsModel, check_search
 from fx_bridge.serving.hosted import HostedPlan
 from fx_bridge.serving.plan import ServingPlan
 from fx_bridge.serving.request import Request
@@ -161,11 +161,7 @@ class ServingPlanner:
 
     def _host_first(self, job: Job, engine: str, search: Search) -> OffloadResult:
         """Return the best plan with a host that an engine can run."""
-        if search.solver not in ("auto", "cp-sat") or search.without:
-            raise PartitionError(
-                f"plans that {engine} can run are of one model of CP-SAT; leave solver and without "
-                "out, or the engine"
-            )
+        check_search(engine, search.solver, search.without)
         instance = OffloadInstance.of(job)
         model = HostWordsModel.of(self._graphs.graphs, instance, job.batch, engine)
         return model.solve(search.limits)

@@ -361,6 +361,7 @@ def test_a_plan_with_a_host_is_written_and_split(capsys, refuses, tmp_path, answ
         ([*SERVE, "--objective", "all", "--out", "plan.json"], "--out is for one plan, and"),
         ([*SERVE, "--out", "plan.pdf"], "plan.pdf ends in '.pdf'; write .json"),
         ([*HOST, "--solver", "chain"], "solver 'chain' has no steps for a host; write one of au"),
+        ([*LLAMA_CPP, "--solver", "greedy"], "llama.cpp can run are of one model of CP-SAT; leave"),
         ([*SERVE, "--objective", "all", "--steps"], "--steps is for one plan, and --objective all"),
         ([*SERVE, "--objective", "all", "--rules"], "--rules is for one plan, and --objective all"),
         ([*SERVE, "--without", "nothing"], "--without: "),
