@@ -34,6 +34,9 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.problems.devices import parse_link
 
     check_given(options.profile, "--profile", "gpt2.profile.json")
+    scale = options.communication_scale
+    if scale is not None:
+        read_number(scale, "--communication-scale", MAX_TOTAL)
     request = ProblemRequest(
         devices=read_devices(options.devices),
         interconnect=None
@@ -52,7 +55,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         engine=options.for_,
         attention=options.attention,
         launch=None if options.launch is None else _read_launch(options.launch),
-        communication_scale=_read_scale(options.communication_scale),
+        communication_scale=scale,
         with_host=not options.no_host,
         with_replicas=not options.no_replicas,
         device_memory_bytes=_read_device_memory(options.device_memory),
@@ -78,10 +81,6 @@ def _read_launch(text: str) -> str | int:
 def read_capture(options: CaptureOptions) -> CaptureRequest:
     """Return the capture settings of a model."""
     return CaptureRequest(tuple(options.constant or ()), options.check)
-
-
-def _read_scale(scale: float | None) -> float | None:
-    return None if scale is None else read_number(scale, "--communication-scale", MAX_TOTAL)
 
 
 def _read_device_memory(text: str | None) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -36,6 +34,7 @@ _OutOption = Annotated[str, out_option("FILE", "Save the problem, for solve.")]
 _NUMBERS = tuple(
     f"{name} is " for name in ("operators", "width", "experts", "seed", "devices", "slack")
 )
+"""Beginnings of messages about fields that are options here."""
 _SHAPED = {"width": ("layered",), "experts": ("mixture-of-experts", "balanced-experts")}
 
 
@@ -128,20 +127,13 @@ def generate(
         if kind in KINDS and kind not in _SHAPED[name]:
             shaped = " and ".join(_SHAPED[name])
             raise PartitionError(f"--{name} is about {shaped} graphs; leave it out")
-    with _options_named():
+    try:
         settings = GeneratorSettings(operators, seed=seed, **shape)
         made = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
-    _save(made, out, as_json)
-
-
-@contextlib.contextmanager
-def _options_named() -> Iterator[None]:
-    """Name fields by their options in error messages."""
-    try:
-        yield
     except PartitionError as error:
-        is_option = str(error).startswith(_NUMBERS)
-        raise PartitionError(f"--{error}" if is_option else str(error)) from None
+        dashes = "--" * str(error).startswith(_NUMBERS)
+        raise PartitionError(f"{dashes}{error}") from None
+    _save(made, out, as_json)
 
 
 def _save(problem: PartitionProblem, out: str, as_json: bool) -> None:

@@ -176,14 +176,6 @@ def _on_first(instance: OffloadInstance, prefetch: Prefetch, *, streamed: bool =
     return _judged(alone, (0,) * len(modes), modes, prefetch)
 
 
-def _whole_model(chain: OffloadChain) -> RulePlan:
-    return _on_first(chain.instance, "none", streamed=False)
-
-
-def _every_unit(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
-    return _on_first(chain.instance, prefetch)
-
-
 def _every_block(chain: OffloadChain, *, prefetch: Prefetch) -> RulePlan:
     """Return the plan that streams whole blocks.
 
@@ -233,12 +225,12 @@ OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
     EngineRule(
         "diffusers model",
         "diffusers/pipelines/pipeline_utils.py: enable_model_cpu_offload",
-        _whole_model,
+        lambda chain: _on_first(chain.instance, "none", streamed=False),
     ),
     EngineRule(
         "diffusers sequential",
         "diffusers/pipelines/pipeline_utils.py: enable_sequential_cpu_offload",
-        partial(_every_unit, prefetch="none"),
+        lambda chain: _on_first(chain.instance, "none"),
     ),
     EngineRule(
         "diffusers block",
@@ -253,7 +245,7 @@ OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
     EngineRule(
         "diffusers leaf, stream",
         f"{_GROUPS}_apply_group_offloading_leaf_level, LazyPrefetchGroupOffloadingHook",
-        partial(_every_unit, prefetch="next"),
+        lambda chain: _on_first(chain.instance, "next"),
     ),
     EngineRule(
         "llama.cpp -ngl",

@@ -154,19 +154,16 @@ class WorkerGroup:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def send(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Send every worker its job."""
-        for process, job in zip(self._processes, jobs, strict=True):
-            process.send(job)
-
-    def receive(self) -> list[dict[str, Any]]:
-        """Return the next answer of every worker, in their order.
+    def ask(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Send every worker its job, and return their answers.
 
         Raises
         ------
         PartitionError
             If a worker fails, ends early, or is late; it names the worker with its own message.
         """
+        for process, job in zip(self._processes, jobs, strict=True):
+            process.send(job)
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.count:
             for index, process in enumerate(self._processes):
@@ -182,11 +179,6 @@ class WorkerGroup:
                     f"{self._who(late)} has no answer after {self._limit_s:g} s; give more time"
                 )
         return [found[index] for index in range(self.count)]
-
-    def ask(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Send every worker its job, and return their answers."""
-        self.send(jobs)
-        return self.receive()
 
     def _checked(self, index: int, answer: dict[str, Any] | None) -> dict[str, Any]:
         if answer is not None:

@@ -93,7 +93,8 @@ from experiments.processes.workers import WorkerGroup
 with WorkerGroup("tests.support.echo_worker", 2, time_limit_s=60) as group:
     answers = group.ask([{"do": "echo", "word": ""}] * 2)
     answers += group.ask([{"do": "spawn"}] * 2)
-    group.send([{"do": "sleep"}] * 2)
+    for process in group._processes:
+        process.send({"do": "sleep"})
     print(*(answer["pid"] for answer in answers), flush=True)
     time.sleep(60)
 """
