@@ -97,7 +97,10 @@ def _host(found: GgufPlan, uses: Sequence[DeviceUse]) -> str:
     layers = len(found.jobs.model.layers)
     has_experts = any(unit.expert_bytes for unit in found.jobs.units)
     first = layers - sum(len(use.layers) for use in uses)
-    apart = sum(len(use.apart) for use in uses)
+    modes = [
+        [found.plan.modes[found.jobs.units[at].name] for at in g.units] for g in found.jobs.groups
+    ]
+    apart = sum(own[0] == "resident" and "host" in own for own in modes)
     parts = ["embedding"]
     parts += [f"layers {_range(0, first - 1)}"] if first else []
     parts += [f"{'experts' if has_experts else 'feed-forward'} of {apart}"] if apart else []

@@ -234,7 +234,7 @@ def serve(
     check_host_options(options.host, search.solver, options.memory_model)
     check_words_options(options.host, options.for_, options.words, devices.devices)
     if options.host is not None and options.for_ is not None:
-        check_search(options.for_, searched.solver, searched.without)
+        check_search(options.for_, searched.solver, searched.without, first_ns)
     objectives = _objectives(options, out, steps=steps)
     machine = _machine(options, devices)
 

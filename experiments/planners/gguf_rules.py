@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from experiments.planners.served import ServedPlan
 from fx_bridge.interop.llama_cpp import stages_by_shares
+from fx_bridge.interop.llama_cpp_experts import Moved
 from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
 from fx_bridge.serving.gguf_plan import GgufPlan, jobs_on
 from solver import PartitionPlan
@@ -190,8 +191,8 @@ def _plan(found: GgufPlan, counts: Sequence[_Count]) -> PartitionPlan:
     """Return the plan of counts, of the last layers and the output."""
     jobs = found.jobs
     places: list[str | None] = [None] * len(jobs.groups)
-    moved = set()
+    moved: dict[int, Moved] = {}
     for at, number, is_part in _placed(jobs, counts):
         places[number] = jobs.devices[at].name
-        moved |= {number} if is_part else set()
+        moved |= {number: Moved()} if is_part else {}
     return found.host_words.plan_of(places, moved)

@@ -8,7 +8,7 @@ unless ``-ot`` places it. Options that place tensors otherwise than in llama.cpp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,8 @@ from fx_bridge.interop.llama_cpp_experts import (
     HOST_BUFFER,
     Feed,
     LayerWeights,
-    halves_expression,
+    Moved,
+    moved_expressions,
     moved_halves,
     overrides,
 )
@@ -67,8 +68,9 @@ def as_held(model: GgufModel, devices: int) -> GgufModel:
 def write_layers(
     names: LayerNames,
     stages: Sequence[StageLayers],
-    on_host: Collection[int],
+    moved: Mapping[int, Moved],
     feeds: Sequence[Feed],
+    weights: Sequence[LayerWeights] = (),
 ) -> Words:
     """Return stages as arguments; parameters and errors are as for `write_experts`."""
     _, device, *_ = write_split(names, stages)
@@ -81,15 +83,15 @@ def write_layers(
             "a shorter context, or write --for llama.cpp"
         )
     words = ["-dev", device, "-ngl", str(len(names.layers) - first + (not first))]
-    moved = [f"^output={device}"] if first else []
-    moved += [halves_expression(sorted(on_host), feeds)] if on_host else []
-    return [*words, OVERRIDE, ",".join(moved)] if moved else words
+    texts = [f"^output={device}"] if first else []
+    texts += moved_expressions(moved, feeds, weights)
+    return [*words, OVERRIDE, ",".join(texts)] if texts else words
 
 
 def read_layers(
     text: str, devices: Sequence[str], feeds: Sequence[Feed], weights: Sequence[LayerWeights]
-) -> tuple[list[StageLayers], frozenset[int]]:
-    """Return the stages of arguments, and the layers with a half on the host.
+) -> tuple[list[StageLayers], dict[int, Moved]]:
+    """Return the stages of arguments, and the layers with matrices elsewhere.
 
     Parameters and errors are as for `read_experts`.
     """
@@ -101,7 +103,7 @@ def read_layers(
         )
     options, layers = split_options(found, devices), len(feeds)
     if not options.shares:
-        return [StageLayers(options.host, layers, True, True)], frozenset()
+        return [StageLayers(options.host, layers, True, True)], {}
     (device,) = options.devices
     count = layers + 1 if options.offloaded is None else options.offloaded
     head = device if count > layers else options.host

@@ -78,7 +78,7 @@ def write_split(names: LayerNames, stages: Sequence[StageLayers]) -> Words:
             )
     check_stages(_PROGRAM, stages, bare_ends=True)
     others = stages[1:]
-    devices = [_program_device(stage.device) for stage in others]
+    devices = [program_device(stage.device) for stage in others]
     split = [stage.count + stage.has_head for stage in others]
     shares = ",".join(map(str, split or [1]))
     return [
@@ -218,7 +218,8 @@ def device_of(word: str) -> str:
     return word
 
 
-def _program_device(device: str) -> str:
+def program_device(device: str) -> str:
+    """Return the program's name of a device."""
     backend, _, number = device.partition(":")
     if backend not in _BACKENDS or not (number.isascii() and number.isdecimal()):
         raise PartitionError(

@@ -11,7 +11,7 @@ of 2026, and those of the program itself (``benchmarks/llama_cpp.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from fx_bridge.interop.llama_cpp import (
@@ -21,6 +21,7 @@ from fx_bridge.interop.llama_cpp import (
     NO_OP_OFFLOAD,
     OVERRIDE,
     device_of,
+    program_device,
     read_options,
     split_options,
     stages_of_options,
@@ -65,35 +66,58 @@ _ANY_MATRICES: Final = r"ffn_(up|down|gate|gate_up)(_exps)?\."
 _DENSE_OF: Final = r"\.ffn_(up|down|gate)\."
 
 
+class Moved(NamedTuple):
+    """Matrices of a second half that are elsewhere: those after the first ones, and their place."""
+
+    kept: int = 0
+    device: str = HOST_BUFFER
+
+
 def write_experts(
     names: LayerNames,
     stages: Sequence[StageLayers],
-    on_host: Collection[int],
+    moved: Mapping[int, Moved],
     feeds: Sequence[Feed],
+    weights: Sequence[LayerWeights] = (),
 ) -> Words:
-    """Return stages as arguments, with the shortest option for second halves on the host.
+    """Return stages as arguments, with the shortest option for second halves elsewhere.
 
-    `stages` are as for :func:`fx_bridge.interop.llama_cpp.write_split`, `on_host` the layers of
-    GPUs whose second half is on the host, `feeds` the second half of each layer.
+    `stages` are as for :func:`fx_bridge.interop.llama_cpp.write_split`, `moved` has layers of GPUs,
+    `feeds` the second half of each layer. Halves that are divided need the names of `weights`.
     """
     words = write_split(names, stages)
     assert isinstance(words, list)
-    if not on_host:
+    if not moved:
         return words
     movable = [at for at, feed in enumerate(feeds) if at >= stages[0].count and feed == "experts"]
-    chosen = sorted(on_host)
-    if chosen == movable:
-        return [*words, ALL_EXPERTS]
-    if chosen == [at for at in movable if at <= chosen[-1]]:
-        return [*words, FIRST_EXPERTS, str(chosen[-1] + 1)]
-    return [*words, OVERRIDE, halves_expression(chosen, feeds)]
+    chosen = sorted(moved)
+    if {*moved.values()} == {Moved()}:
+        if chosen == movable:
+            return [*words, ALL_EXPERTS]
+        if chosen == [at for at in movable if at <= chosen[-1]]:
+            return [*words, FIRST_EXPERTS, str(chosen[-1] + 1)]
+    return [*words, OVERRIDE, ",".join(moved_expressions(moved, feeds, weights))]
 
 
-def halves_expression(chosen: Sequence[int], feeds: Sequence[Feed]) -> str:
-    """Return the value of ``-ot`` for second halves of layers on the host."""
-    kinds = {feeds[at] for at in chosen}
-    matrices = _MATRICES[kinds.pop()] if len(kinds) == 1 else _ANY_MATRICES
-    return rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={HOST_BUFFER}"
+def moved_expressions(
+    moved: Mapping[int, Moved], feeds: Sequence[Feed], weights: Sequence[LayerWeights]
+) -> list[str]:
+    """Return the values of ``-ot`` for matrices that are elsewhere."""
+    layers: dict[tuple[str, str], list[int]] = {}
+    whole = sorted(at for at, each in moved.items() if each == Moved())
+    if whole:
+        kinds = {feeds[at] for at in whole}
+        matrices = _MATRICES[kinds.pop()] if len(kinds) == 1 else _ANY_MATRICES
+        layers[matrices, HOST_BUFFER] = whole
+    for at, (kept, device) in sorted(moved.items()):
+        if at not in whole:
+            matrices = "|".join(name.split(".")[2] for name, *_ in weights[at].second[kept:])
+            place = device if device == HOST_BUFFER else program_device(device)
+            layers.setdefault((rf"({matrices})\.", place), []).append(at)
+    return [
+        rf"blk\.({'|'.join(map(str, chosen))})\.{matrices}={place}"
+        for (matrices, place), chosen in layers.items()
+    ]
 
 
 def one_batch(layers: int) -> list[str]:
@@ -111,8 +135,8 @@ def read_experts(
     devices: Sequence[str],
     feeds: Sequence[Feed],
     weights: Sequence[LayerWeights] | None = None,
-) -> tuple[list[StageLayers], frozenset[int], bool]:
-    """Return the stages of arguments, the layers with a half on the host, and a flag.
+) -> tuple[list[StageLayers], dict[int, Moved], bool]:
+    """Return the stages of arguments, the layers with matrices elsewhere, and a flag.
 
     The flag is True if the host computes for any number of tokens (``--no-op-offload``). An
     argument that a plan of halves of layers cannot express is refused. `weights` are those of each
@@ -128,8 +152,8 @@ def moved_halves(
     stages: Sequence[StageLayers],
     feeds: Sequence[Feed],
     weights: Sequence[LayerWeights] | None = None,
-) -> frozenset[int]:
-    """Return the layers of stages with a half on the host; errors are as for `read_experts`."""
+) -> dict[int, Moved]:
+    """Return the layers with matrices elsewhere; errors are as for `read_experts`."""
     _check_halves(found, feeds)
     if weights is None:
         weights = [_weights_of(at, feed) for at, feed in enumerate(feeds)]
@@ -217,7 +241,7 @@ class LayerWeights(NamedTuple):
 
     first: tuple[str, ...]  # matrices of the half with the cache
     rare: tuple[str, ...]  # weights that this half has in some architectures only
-    second: tuple[str, ...]  # matrices of the other half, which define its place
+    second: tuple[tuple[str, ...], ...]  # matrices of the other half, those together in a row
     beside: tuple[str, ...]  # other weights of that half: a router, shared experts, norms
 
 
@@ -231,17 +255,17 @@ def _weights_of(layer: int, feed: Feed) -> LayerWeights:
     if feed == "none":
         return LayerWeights(first, rare, (), ())
     second = named(f"ffn_{part}{_SUFFIX[feed]}" for part in ("up", "down", "gate"))
-    return LayerWeights(first, rare, second, named((*_BESIDE[feed], *_BESIDE_BOTH)))
+    return LayerWeights(first, rare, (second,), named((*_BESIDE[feed], *_BESIDE_BOTH)))
 
 
 def _moved(
     stages: Sequence[StageLayers],
     overrides: Sequence[Override],
     weights: Sequence[LayerWeights],
-) -> frozenset[int]:
-    """Return the layers whose second half goes to the host while the first does not."""
+) -> dict[int, Moved]:
+    """Return the layers whose second half, or a part of it, leaves the first."""
     if not overrides:
-        return frozenset()
+        return {}
     device_of = [stage.device for stage in stages for _ in range(stage.count)]
     head = next(stage.device for stage in stages if stage.has_head)
     others = {
@@ -250,7 +274,7 @@ def _moved(
         "output_norm.weight": head,
     }
     rare = frozenset(name for own in weights for name in own.rare)
-    second = frozenset(name for own in weights for name in own.second)
+    second = frozenset(name for own in weights for row in own.second for name in row)
     more = (name for own in weights for name in (*own.first, *own.beside))
     names = (*more, *rare, *second, *others)
     unloaded = _unloaded(weights)
@@ -259,7 +283,7 @@ def _moved(
         found = override.pattern.found_in(names)
         is_meant = found or override.pattern.found_in(unloaded)
         if not is_meant and override.option == OVERRIDE:
-            last = next((own.second[-1] for own in reversed(weights) if own.second), "none")
+            last = next((own.second[-1][-1] for own in reversed(weights) if own.second), "none")
             raise PartitionError(
                 f"llama.cpp's {OVERRIDE} has {override.pattern.text[:100]!r}, which is found in no "
                 f"weight of the model, such as {last}; write it for these names"
@@ -274,11 +298,12 @@ def _moved(
                 f"llama.cpp's {OVERRIDE} moves {name!r} away from {device}, where plans have it; "
                 "write expressions of ffn weights alone"
             )
-    return frozenset(
-        at
+    order = [stage.device for stage in stages]
+    moved = {
+        at: _moved_of(own, device, order[order.index(device) + 1 :], places)
         for at, (own, device) in enumerate(zip(weights, device_of, strict=True))
-        if _is_moved(own, device, places)
-    )
+    }
+    return {at: each for at, each in moved.items() if each is not None}
 
 
 def _unloaded(weights: Sequence[LayerWeights]) -> frozenset[str]:
@@ -290,13 +315,15 @@ def _unloaded(weights: Sequence[LayerWeights]) -> frozenset[str]:
     return frozenset(
         f"blk.{at}.{name.split('.', 2)[2]}"
         for own in weights
-        for name in (*own.first, *own.second)
+        for name in (*own.first, *(name for row in own.second for name in row))
         for at in (*empty, len(weights))
     )
 
 
-def _is_moved(weights: LayerWeights, device: str, places: Mapping[str, str]) -> bool:
-    """Return True if the second half of a layer goes to the host and the first does not."""
+def _moved_of(
+    weights: LayerWeights, device: str, later: Sequence[str], places: Mapping[str, str]
+) -> Moved | None:
+    """Return the matrices of a second half that are elsewhere; None if it is where the first is."""
     own = HOST_BUFFER if is_host(device) else device
     for name in (*weights.first, *weights.rare):
         if places.get(name, own) != own:
@@ -304,19 +331,22 @@ def _is_moved(weights: LayerWeights, device: str, places: Mapping[str, str]) -> 
                 f"llama.cpp's {OVERRIDE} moves {name!r} away from {device}, where its cache "
                 "stays; write expressions of ffn weights alone, or a smaller -ngl"
             )
-    found = {name: places.get(name, own) for name in weights.second}
-    if len(set(found.values())) > 1:
-        places_of = ", ".join(f"{name} on {place}" for name, place in found.items())
+    found = [{name: places.get(name, own) for name in row} for row in weights.second]
+    rows = [{*row.values()} for row in found]
+    kept = next((at for at, row in enumerate(rows) if row != {own}), len(rows))
+    if len(set().union(*rows[kept:])) > 1:
+        places_of = ", ".join(f"{name} on {place}" for row in found for name, place in row.items())
         raise PartitionError(
-            f"llama.cpp's {OVERRIDE} divides a layer: {places_of}; write ffn_(up|down|gate)"
+            f"llama.cpp's {OVERRIDE} divides a layer: {places_of}; write ffn_(up|down|gate), or "
+            "the last of these together"
         )
-    place = next(iter(found.values()), own)
-    allowed = {own, place} if place == HOST_BUFFER else {own}
-    for name in (*weights.second, *weights.beside):
+    place = rows[kept].pop() if kept < len(rows) else own
+    allowed = {own, place} if place in (HOST_BUFFER, *later) else {own}
+    for name in (*(name for row in found for name in row), *weights.beside):
         there = places.get(name, own)
         if there not in allowed:
             raise PartitionError(
                 f"llama.cpp's {OVERRIDE} has {name!r} on {there}, and the layer is on {device}; "
                 f"write {HOST_BUFFER} for all ffn weights of it, or another -ts"
             )
-    return place != own
+    return None if place == own else Moved(kept, place)

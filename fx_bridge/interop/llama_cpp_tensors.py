@@ -7,7 +7,8 @@ from typing import Final
 from fx_bridge.files.gguf_layers import GgufModel, HalfLayer
 from fx_bridge.interop.llama_cpp_experts import LayerWeights
 
-_MATRICES: Final = ("ffn_up", "ffn_down", "ffn_gate", "ffn_gate_up")
+MATRICES: Final = ("ffn_up", "ffn_gate", "ffn_gate_up", "ffn_down")
+"""In the order in which the program runs them."""
 
 
 def layer_weights(model: GgufModel) -> tuple[LayerWeights, ...]:
@@ -20,10 +21,7 @@ def _weights_of(first: HalfLayer, second: HalfLayer) -> LayerWeights:
     matrices = [tensor.name for tensor in tensors if len(tensor.shape) > 1]
     kept = [name for name in matrices if name.split(".")[2].startswith(("attn_", "ssm_"))]
     suffix = "_exps.weight" if second.expert_bytes else ".weight"
-    moved = [
-        name
-        for name in matrices
-        if name.endswith(suffix) and name.split(".")[2].removesuffix("_exps") in _MATRICES
-    ]
+    ordered = [f".{name}{suffix}" for name in MATRICES]
+    moved = [name for end in ordered for name in matrices if name.endswith(end)]
     beside = [t.name for t in tensors if t.name not in kept and t.name not in moved]
-    return LayerWeights(tuple(kept), (), tuple(moved), tuple(beside))
+    return LayerWeights(tuple(kept), (), tuple((name,) for name in moved), tuple(beside))

@@ -1,13 +1,14 @@
 """Models in GGUF files as jobs, with the times and bytes of llama.cpp.
 
-Units are the embedding, the two parts of each layer, and the output. With experts, the second part
-is these alone, as options of llama.cpp place them; else it is the feed-forward half. A token reads
-the weights of a unit, as stored, and its cache once; a prompt multiplies by them, in chunks.
+A token reads the weights of a unit, as stored, and its cache once; a prompt multiplies by them, in
+chunks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, cached_property
@@ -22,6 +23,7 @@ from fx_bridge.files.gguf_layers import CacheRule, GgufModel, HalfLayer
 from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.options import Costs
+from fx_bridge.serving.gguf_units import units_of
 from fx_bridge.serving.request import Request
 from solver import Device, Interconnect
 from solver.model.devices import DEFAULT_DEVICE_CLASS, STAGING_HOST
@@ -29,7 +31,6 @@ from solver.model.job import Host, Job
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import Weight
-from solver.offload.host_first import UnitGroup
 
 CONTEXT_STEP: Final = 256
 """Contexts are multiples of this in llama.cpp, which rounds others up."""
@@ -37,8 +38,6 @@ UBATCH: Final = 512
 """Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 HOST_CLASS: Final = "cpu"
 """Class of a host that has the embedding alone."""
-_KERNELS: Final = {"first": 6, "dense": 4, "experts": 9, "whole": 10, "output": 2, "embedding": 1}
-"""Kernels of a unit as the engine fuses them; a layer has about 10, or 15 with experts."""
 _FLOAT32_BYTES: Final = 4
 
 
@@ -67,7 +66,7 @@ class GgufJobs:
     units : tuple of HalfLayer
         In execution order.
     groups : tuple of UnitGroup
-        What is placed together, but for a last unit that the host may have alone.
+        What is placed together, but for matrices that may be elsewhere.
     ubatch : int
         Most tokens of a call, of all sequences, for which the engine makes room.
     calls : mapping of int to int
@@ -95,22 +94,32 @@ class GgufJobs:
         self._may_fill, self.engine = may_fill, engine
         self._is_ik = engine == IK_LLAMA_CPP
         self._host_class = (host and host.device_class) or HOST_CLASS
-        specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **costs.specs}
-        classes = {*(device.device_class for device in devices), self._host_class}
-        self._specs: Mapping[str, DeviceSpec] = {
-            name: spec.launched("engine") for name, spec in specs.items() if name in classes
-        }
-        self.units, self.groups, self._kinds = _units(model)
+        self.units, self.groups, self._kinds = units_of(model)
         self._sizes = tuple(
             (unit.size_bytes, unit.expert_bytes, *unit.matrix_elements) for unit in self.units
         )
-        self.copies = host is not None and (self._is_ik or self._copies_faster())
+        first_of: dict[object, int] = {}
+        likes = zip(self._kinds, self._sizes, (unit.cache for unit in self.units), strict=True)
+        self._like = [first_of.setdefault(like, at) for at, like in enumerate(likes)]
+        """The first unit of the kind of each."""
+        self._use_devices()
+
+    def _use_devices(self) -> None:
+        """Set speeds of the devices, and whether calls copy matrices."""
+        specs = {HOST_CLASS: DEVICE_SPECS[HOST_CLASS], **self._costs.specs}
+        classes = {*(device.device_class for device in self.devices), self._host_class}
+        self._specs: Mapping[str, DeviceSpec] = {
+            name: spec.launched("engine") for name, spec in specs.items() if name in classes
+        }
+        self.copies = self.host is not None and (self._is_ik or self._copies_faster())
 
     def on(self, devices: Sequence[Device], *, may_fill: bool | None = None) -> GgufJobs:
         """Return the jobs on other devices; `may_fill` is kept if it is left out."""
-        kept = self._may_fill if may_fill is None else may_fill
-        own = self.model, self.request, devices, self._costs, self.host
-        return GgufJobs(*own, may_fill=kept, engine=self.engine)
+        found = copy(self)
+        found.devices = tuple(devices)
+        found._may_fill = self._may_fill if may_fill is None else may_fill
+        found._use_devices()
+        return found
 
     @property
     def longest_context(self) -> int:
@@ -138,6 +147,14 @@ class GgufJobs:
         """True if devices with all layers take batches in turns."""
         return self._may_fill and len(self.devices) > 1
 
+    @property
+    def may_cross(self) -> bool:
+        """True if matrices of a layer may be on a later device, which their line has to name.
+
+        The names of RPC devices have an address.
+        """
+        return not self.takes_turns and not any(d.name.startswith("rpc:") for d in self.devices)
+
     def at(self, context: int) -> Job:
         """Return the job with a context."""
         return Job(
@@ -153,27 +170,35 @@ class GgufJobs:
 
     def buffer_bytes(self, context: int, *, has_output: bool = False) -> int:
         """Return the bytes of the compute buffer of a device."""
-        return self._buffer_bytes(self.request.batch * padded_positions(context), has_output)
+        positions = self.request.batch * padded_positions(context)
+        return self._buffer_bytes(positions, has_output, self.takes_turns)
 
     def cache_bytes(self, unit: HalfLayer, context: int) -> int:
         """Return the bytes of the cache of a unit for all sequences."""
-        rule = unit.cache
-        cells = cached_positions(context, rule.most_positions, self.ubatch)
-        return self.request.batch * (-(-rule.position_bytes * cells // 1) + rule.state_bytes)
+        return self._bytes_of_caches(unit.cache, context)
+
+    @cached_property
+    def _bytes_of_caches(self) -> Callable[[CacheRule, int], int]:
+        @cache
+        def found(rule: CacheRule, context: int) -> int:
+            cells = cached_positions(context, rule.most_positions, self.ubatch)
+            return self.request.batch * (-(-rule.position_bytes * cells // 1) + rule.state_bytes)
+
+        return found
 
     def group_bytes(self, number: int, context: int, *, is_part: bool = False) -> int:
-        """Return the bytes of a group, or of the part of it that is not the last unit."""
-        units = self.groups[number].units
+        """Return the bytes of a group, or of its units that are not movable."""
+        group = self.groups[number]
         held = sum(
             self._sizes[at][0] + self.cache_bytes(self.units[at], context)
-            for at in (units[:-1] if is_part else units)
+            for at in group.units[: len(group.units) - is_part * group.movable]
         )
         if number < len(self.groups) - 1:
             return held
         return held + self.buffer_bytes(context, has_output=True) - self.buffer_bytes(context)
 
     def can_fill(self, context: int) -> bool:
-        """Return whether the devices have room for all layers and the output.
+        """Return whether the devices have room for all layers, each whole, and the output.
 
         Each takes as many as it holds, in order: no other plan has more on the devices before it.
         """
@@ -193,7 +218,10 @@ class GgufJobs:
         """Return whether a copy of the matrices of the host makes prompts faster."""
         tokens, context = max(self.calls), self.request.context
         on_host, copied = (
-            sum(self._host_ns(at, tokens, context, copies=copies) for at in self._inner)
+            sum(
+                count * self._host_ns(at, tokens, context, copies=copies)
+                for at, count in Counter(self._like[1:-1]).items()
+            )
             for copies in (False, True)
         )
         return copied < on_host
@@ -210,18 +238,18 @@ class GgufJobs:
         return range(1, len(self.units) - 1)
 
     @cached_property
-    def _buffer_bytes(self) -> Callable[[int, bool], int]:
-        """Bytes of a compute buffer by positions of the caches, with the output or without."""
+    def _buffer_bytes(self) -> Callable[[int, bool, bool], int]:
+        """Bytes of a compute buffer by positions of the caches, with the output, and turns."""
 
         @cache
-        def found(positions: int, has_output: bool) -> int:
+        def found(positions: int, has_output: bool, takes_turns: bool) -> int:
             return compute_buffer_bytes(
                 self.model,
                 context=positions,
                 ubatch=self.ubatch,
                 flash=True,
                 has_output=has_output,
-                pipelined=self.takes_turns,
+                pipelined=takes_turns,
             )
 
         return found
@@ -247,13 +275,14 @@ class GgufJobs:
             if unit.cache != CacheRule():
                 weights[_cache(unit)] = Weight(self.cache_bytes(unit, context))
         operators = []
+        times = {at: self._times(at, tokens, context) for at in {*self._like}}
         for at, unit in enumerate(self.units):
             keys = (unit.name, _cache(unit)) if unit.cache != CacheRule() else (unit.name,)
             sent = self.request.batch * tokens * self.model.width * _FLOAT32_BYTES
             operators.append(
                 Operator(
                     unit.name,
-                    self._times(at, tokens, context),
+                    times[self._like[at]],
                     (self.units[at - 1].name,) if at else (),
                     value_bytes=sent,
                     weights=keys,
@@ -283,8 +312,8 @@ class GgufJobs:
             for device in self.devices
         }
         kind = self._kinds[at]
-        is_movable = kind in ("dense", "experts") or self.has_first_on_host
-        if kind == "embedding" or (self.host is not None and is_movable):
+        is_movable = kind.name in ("dense", "experts") or self.has_first_on_host
+        if kind.name == "embedding" or (self.host is not None and is_movable):
             is_copied = self.copies and at in self._inner
             found[self._host_class] = self._host_ns(at, tokens, context, copies=is_copied)
         return found
@@ -297,7 +326,7 @@ class GgufJobs:
     def _host_ns(self, at: int, tokens: int, context: int, *, copies: bool) -> int:
         """Return the time of a unit on the host, which may copy matrices to the first device."""
         rows: Fraction | int = self.request.batch * tokens
-        if self._is_ik and self._kinds[at] == "experts":
+        if self._is_ik and self._kinds[at].name == "experts":
             rows *= self.model.expert_share
         if not copies or rows < OP_OFFLOAD_TOKENS:
             return self._device_ns(at, tokens, context, self._host_class)
@@ -316,7 +345,7 @@ class GgufJobs:
             # A block for the prediction of several tokens is not run.
             return 0
         dtype = "float32" if spec.device_type == "cpu" else "float16"
-        launches_ns = (_KERNELS[self._kinds[at]] - 1) * spec.kernel_launch_ns
+        launches_ns = (self._kinds[at].kernels - 1) * spec.kernel_launch_ns
         return spec.latency_ns(flops, moved, dtype) + launches_ns
 
     def _work(self, at: int, tokens: int, context: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -325,13 +354,13 @@ class GgufJobs:
         size_bytes, expert_bytes, dense, experts = self._sizes[at]
         rows = self.request.batch * tokens
         sent = rows * model.width * _FLOAT32_BYTES
-        if kind == "embedding":
+        if kind.name == "embedding":
             return (0, sent + rows * (size_bytes // model.vocabulary)), (0, 0)
-        if kind == "output":
+        if kind.name == "output":
             # Of a prompt the last token alone is told.
             rows = self.request.batch
         flops = 2 * rows * (dense + int(experts * model.expert_share))
-        moved = size_bytes - expert_bytes + 2 * sent
+        moved = size_bytes - expert_bytes + kind.ends * sent
         if expert_bytes:
             moved += read_bytes(
                 expert_bytes,
@@ -349,25 +378,6 @@ class GgufJobs:
         cache_bytes = unit.cache.position_bytes * seen + 2 * unit.cache.state_bytes
         products = 2 * rows * seen * width if unit.cache.position_bytes else 0
         return (flops, moved), (products, int(self.request.batch * cache_bytes))
-
-
-def _units(
-    model: GgufModel,
-) -> tuple[tuple[HalfLayer, ...], tuple[UnitGroup, ...], tuple[str, ...]]:
-    """Return the units of a model, their groups, and the kind of each unit."""
-    units, kinds, groups = [model.embedding], ["embedding"], [UnitGroup((0,))]
-    for first, feed in model.layers:
-        experts = tuple(tensor for tensor in feed.tensors if "_exps." in tensor.name)
-        if experts:
-            beside = tuple(tensor for tensor in feed.tensors if tensor not in experts)
-            first = replace(first, tensors=(*first.tensors, *beside))
-            feed = replace(feed, tensors=experts)
-        parts = [first, feed] if feed.tensors else [first]
-        kinds += ["first", "experts" if experts else "dense"] if feed.tensors else ["whole"]
-        groups.append(UnitGroup(tuple(range(len(units), len(units) + len(parts))), len(parts) > 1))
-        units += parts
-    groups.append(UnitGroup((len(units),)))
-    return (*units, model.output), tuple(groups), (*kinds, "output")
 
 
 def _cache(unit: HalfLayer) -> str:

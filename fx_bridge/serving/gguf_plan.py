@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import ClassVar, Final
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.files.gguf_layers import HalfLayer
 from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE
+from fx_bridge.interop.llama_cpp import OVERRIDE
 from fx_bridge.interop.llama_cpp_experts import one_batch
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
@@ -28,7 +28,7 @@ from solver.model.devices import STAGING_HOST
 from solver.model.job import Job, ServingObjective
 from solver.offload.contexts import OffloadResult
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
-from solver.offload.host_first import plan_host_first
+from solver.offload.host_first import fits_host_first, plan_host_first
 from solver.offload.instance import OffloadInstance
 from solver.serving.metrics import ServingMetrics, hosted_metrics
 
@@ -47,9 +47,9 @@ class DeviceUse:
     Attributes
     ----------
     layers : tuple of int
-        Those of which it has the first part.
+        Those of which it has the first part, with the cache.
     apart : tuple of int
-        Those of these whose second part is on the host.
+        Those of these with a part elsewhere.
     weight_bytes, cache_bytes, buffer_bytes : int
         Of tensors, of caches, and for values.
     free_bytes : int or None
@@ -178,7 +178,7 @@ class GgufPlan:
         layers = [
             number for number, group in enumerate(self.jobs.groups[1:-1]) if places[group.units[0]]
         ]
-        apart = [n for n in layers if not places[self.jobs.groups[n + 1].units[-1]]]
+        apart = [n for n in layers if not all(places[at] for at in self.jobs.groups[n + 1].units)]
         has_output = places[-1]
         sizes = (
             sum(unit.size_bytes for unit in held),
@@ -196,7 +196,8 @@ class GgufPlan:
         words = self.host_words.words(plan)
         assert isinstance(words, list)
         used = {plan.assignment[unit.name] for unit in self.jobs.units[1:]}
-        if STAGING_HOST not in used and len(used) > 1 and not self.jobs.takes_turns:
+        is_split = STAGING_HOST not in used and len(used) > 1
+        if is_split and not self.jobs.takes_turns and OVERRIDE not in words:
             words = [*words, *one_batch(len(self.jobs.model.layers))]
         path, ubatch, batch = self.jobs.model.path, self.jobs.ubatch, self.request.batch
         path = f"./{path}" if path.startswith("-") else path
@@ -236,8 +237,6 @@ class _Search:
     """Searches over the orders of devices, and over contexts."""
 
     def __init__(self, jobs: GgufJobs, objective: ServingObjective, limits: SolveLimits) -> None:
-        # What searches load takes no part of their time.
-        importlib.import_module("ortools.sat.python.cp_model")
         self._jobs, self._objective, self._limits = jobs, objective, limits
         self._clock = Clock.of(limits)
         self._orders = [*_orders(jobs)]
@@ -255,20 +254,27 @@ class _Search:
     ) -> GgufPlan:
         """Return the plan with the best value at a context.
 
-        Short searches of all orders come before long ones, of the order of the best plan first.
-        Each is for plans that are better than that.
+        Short searches of all orders come before long ones. Each is for plans that are better than
+        the best one so far.
         """
         is_most = objective in MAXIMISED
         best_of, tightest = (max, min) if is_most else (min, max)
         bounds: dict[tuple[Device, ...], Fraction | float]
         bounds = dict.fromkeys(orders, math.inf if is_most else 0)
         best_order, best, value, below_ns = orders[0], None, None, None
-        for is_later, parts in enumerate((2 * len(orders) - 1, 2, 1)):
-            for order in sorted(bounds, key=best_order.__ne__):
+        for is_later, searches in enumerate((2 * len(orders) - 1, 1)):
+            for order in [*bounds]:
                 is_closed = value is not None and best_of(bounds[order], value) == value
                 if is_closed or (is_later and self._clock.is_over):
                     continue
-                own = self._solve(order, context, objective, searches=parts, below_ns=below_ns)
+                jobs = jobs_on(self._jobs, order, context)
+                own = plan_host_first(
+                    OffloadInstance.of(jobs.at(context).replace(objective=objective)),
+                    jobs.groups,
+                    may_cross=jobs.may_cross,
+                    below_ns=below_ns,
+                    limits=self._limits_of(searches),
+                )
                 if own.status is SolveStatus.INFEASIBLE:
                     del bounds[order]
                     continue
@@ -286,24 +292,10 @@ class _Search:
         best = replace(best, status=status, objective_bounds=bounds_of_all)
         return self._plan(best_order, best, context)
 
-    def _solve(
-        self,
-        order: Sequence[Device],
-        context: int,
-        objective: ServingObjective = "token",
-        *,
-        searches: int = 1,
-        is_timed: bool = True,
-        below_ns: int | None = None,
-    ) -> OffloadResult:
-        """Return the best plan on devices in an order, or any that fits."""
-        jobs = jobs_on(self._jobs, order, context)
-        asked = OffloadInstance.of(jobs.at(context).replace(objective=objective))
-        if not is_timed:
-            asked = replace(asked, counts=(0,) * len(asked.counts))
+    def _limits_of(self, searches: int) -> SolveLimits:
+        """Return the limits of one of the searches that are left."""
         limits = self._limits.after(self._clock.elapsed_s, searches)
-        limits = replace(limits, time_limit_s=max(limits.time_limit_s or math.inf, _LEAST_S))
-        return plan_host_first(asked, jobs.groups, least_first=1, below_ns=below_ns, limits=limits)
+        return replace(limits, time_limit_s=max(limits.time_limit_s or math.inf, _LEAST_S))
 
     # -- contexts --------------------------------------------------------------------------------
 
@@ -318,11 +310,11 @@ class _Search:
             first = iter((most, low + 1))
             while high - low > 1:
                 probe = next(first, (low + high) // 2)
-                status = self._fits(order, probe * CONTEXT_STEP)
-                if status is SolveStatus.OPTIMAL:
+                fits = self._fits(order, probe * CONTEXT_STEP)
+                if fits:
                     low = probe
                 else:
-                    high, is_proven = probe, is_proven and status is SolveStatus.INFEASIBLE
+                    high, is_proven = probe, is_proven and fits is not None
             if low > longest:
                 longest, orders = low, []
             if low and low == longest:
@@ -350,12 +342,16 @@ class _Search:
         )
         return replace(found, solved=solved)
 
-    def _fits(self, order: Sequence[Device], context: int) -> SolveStatus:
-        """Return whether a plan fits: ``OPTIMAL``, ``INFEASIBLE``, or another status if unknown."""
-        if self._jobs.host is not None:
-            return self._solve(order, context, searches=2, is_timed=False).status
-        fits = jobs_on(self._jobs, order, context).can_fill(context)
-        return SolveStatus.OPTIMAL if fits else SolveStatus.INFEASIBLE
+    def _fits(self, order: Sequence[Device], context: int) -> bool | None:
+        """Return whether a plan fits; None if that is not known."""
+        jobs = jobs_on(self._jobs, order, context)
+        if jobs.can_fill(context):
+            return True
+        if self._jobs.host is None and not jobs.may_cross:
+            return False
+        asked = OffloadInstance.of(jobs.at(context))
+        limits = self._limits_of(2)
+        return fits_host_first(asked, jobs.groups, may_cross=jobs.may_cross, limits=limits)
 
     def _plan(self, order: Sequence[Device], solved: OffloadResult, context: int) -> GgufPlan:
         jobs = jobs_on(self._jobs, order, context)

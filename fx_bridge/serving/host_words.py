@@ -15,9 +15,11 @@ from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
 from fx_bridge.interop.ik_llama_cpp import read_layers, write_layers
 from fx_bridge.interop.llama_cpp import NO_OP_OFFLOAD
 from fx_bridge.interop.llama_cpp_experts import (
+    HOST_BUFFER,
     OP_OFFLOAD_TOKENS,
     Feed,
     LayerWeights,
+    Moved,
     check_options,
     read_experts,
     write_experts,
@@ -54,12 +56,19 @@ def check_words(text: str, devices: Sequence[str]) -> None:
     check_options(text, [*devices, _HOST])
 
 
-def check_search(engine: str, solver: str, without: Sequence[str]) -> None:
-    """Refuse a solver and steps to leave out, where plans are those that an engine can run."""
-    if solver not in ("auto", "cp-sat") or without:
+def check_search(
+    engine: str, solver: str, without: Sequence[str], first_token_limit_ns: int | None
+) -> None:
+    """Refuse what the search for plans that an engine can run does not have."""
+    given = {
+        "solver": solver != "auto",
+        "without": bool(without),
+        "first_token_limit_ns": first_token_limit_ns is not None,
+    }
+    if named := [name for name, is_given in given.items() if is_given]:
         raise PartitionError(
-            f"plans that {engine} can run are of one model of CP-SAT; leave solver and without "
-            "out, or the engine"
+            f"plans with a host that {engine} can run are found by one search, which takes no "
+            f"{' and no '.join(named)}; leave it out, or the engine"
         )
 
 
@@ -177,14 +186,14 @@ class HostWordsModel:
             experts |= {at} if half.has_experts else set()
         units = instance.units
         groups = tuple(
-            UnitGroup(tuple(own), len(own) > 1 and not units[own[-1]].cache_bytes)
+            UnitGroup(tuple(own), int(len(own) > 1 and not units[own[-1]].cache_bytes))
             for own in members.values()
         )
         return cls(names, groups, experts, instance, batch * max(graphs))
 
     def solve(self, limits: SolveLimits) -> OffloadResult:
         """Return the best plan that the engine can run."""
-        return plan_host_first(self._instance, self._groups, least_first=1, limits=limits)
+        return plan_host_first(self._instance, self._groups, limits=limits)
 
     def words(self, plan: PartitionPlan) -> Words:
         """Return a plan as arguments.
@@ -219,19 +228,19 @@ class HostWordsModel:
         names = [device.name for device in self._instance.devices]
         if self._is_ik:
             weights = self._weights or ()
-            stages, on_host = read_layers(text, [*names, _HOST], self._feeds, weights)
+            stages, moved = read_layers(text, [*names, _HOST], self._feeds, weights)
             is_kept = not self._copies
         else:
-            stages, on_host, is_kept = read_experts(
+            stages, moved, is_kept = read_experts(
                 text, self._names, [*names, _HOST], self._feeds, self._weights
             )
         places: list[str | None] = [None]
         for stage in stages:
             places += [None if stage.device == _HOST else stage.device] * stage.count
         places.append(None if stages[-1].device == _HOST else stages[-1].device)
-        plan = self.plan_of(places, {at + 1 for at in on_host})
+        plan = self.plan_of(places, {at + 1: each for at, each in moved.items()})
         notes = []
-        is_used = any(device is None for device in places[1:]) or on_host
+        is_used = any(device is None for device in places[1:]) or moved
         if is_used and self._rows >= OP_OFFLOAD_TOKENS and is_kept is self._copies:
             timed, other = ("without", "with") if self._copies else ("with", "without")
             copies = "does not copy" if self._copies else "copies"
@@ -244,19 +253,24 @@ class HostWordsModel:
 
     # -- plans ---------------------------------------------------------------------------------
 
-    def plan_of(self, places: Sequence[str | None], apart: set[int]) -> PartitionPlan:
+    def plan_of(self, places: Sequence[str | None], moved: Mapping[int, Moved]) -> PartitionPlan:
         """Return the plan with each group on its place, where None is the host.
 
-        The last unit of a group in `apart` is on the host. In the plan, groups of the host are
+        Movable units of groups in `moved` are elsewhere. In the plan, groups of the host are
         assigned to the first used device.
         """
         first = next(filter(None, places), self._instance.devices[0].name)
         devices: list[int] = []
         modes: list[UnitMode] = []
         for at, (group, device) in enumerate(zip(self._groups, places, strict=True)):
-            for unit in group.units:
-                is_on_host = device is None or (at in apart and unit == group.units[-1])
-                devices.append(self._instance.device_index[device or first])
+            kept, other = moved.get(at, Moved(group.movable))
+            fixed = len(group.units) - group.movable + kept
+            other = _HOST if device is None else other
+            for number in range(len(group.units)):
+                place = (device if number < fixed else other) or _HOST
+                is_on_host = place in (_HOST, HOST_BUFFER)
+                own = (device or first) if is_on_host else place
+                devices.append(self._instance.device_index[own])
                 modes.append("host" if is_on_host else "resident")
         return self._instance.plan(devices, modes)
 
@@ -267,7 +281,7 @@ class HostWordsModel:
         units become resident, except halves that may be on the host.
         """
         places: list[str | None] = []
-        apart = set()
+        moved: dict[int, Moved] = {}
         placed = self._instance.units_of(plan)
         for at, group in enumerate(self._groups):
             names = [self._instance.units[unit].name for unit in group.units]
@@ -276,14 +290,27 @@ class HostWordsModel:
                 places.append(None)
                 continue
             places.append(placed[names[0]][0])
-            if group.last_apart and placed[names[-1]][1] != "resident":
-                apart.add(at)
-        return self.plan_of(places, apart)
+            each = self._moved_of(group, placed)
+            moved |= {} if each is None else {at: each}
+        return self.plan_of(places, moved)
+
+    def _moved_of(
+        self, group: UnitGroup, placed: Mapping[str, tuple[str, UnitMode]]
+    ) -> Moved | None:
+        """Return the movable units that are elsewhere; None if all are with the first unit."""
+        names = [self._instance.units[unit].name for unit in group.units]
+        own, fixed = placed[names[0]][0], len(names) - group.movable
+        for kept, name in enumerate(names[fixed:]):
+            device, mode = placed[name]
+            if mode != "resident":
+                return Moved(kept)
+            if device != own and self._weights is not None:
+                return Moved(kept, device)
+        return None
 
     def _arguments(self, plan: PartitionPlan) -> Words:
         """Return the arguments of a plan that the engine can run."""
         units, placed = self._instance.units, self._instance.units_of(plan)
-        last = [units[group.units[-1]].name for group in self._groups]
         firsts = [placed[units[group.units[0]].name] for group in self._groups]
         places = [None if mode == "host" else device for device, mode in firsts]
         inside = places[1:-1]
@@ -294,16 +321,17 @@ class HostWordsModel:
             for device in order
             if device in places
         ]
-        on_host = {
-            at
-            for at, (device, name) in enumerate(zip(inside, last[1:-1], strict=True))
-            if device is not None and placed[name][1] == "host"
+        moved = {
+            at: each
+            for at, group in enumerate(self._groups[1:-1])
+            if inside[at] is not None and (each := self._moved_of(group, placed)) is not None
         }
+        weights = self._weights or ()
         if self._is_ik:
-            return write_layers(self._names, stages, on_host, self._feeds)
-        words = write_experts(self._names, stages, on_host, self._feeds)
+            return write_layers(self._names, stages, moved, self._feeds, weights)
+        words = write_experts(self._names, stages, moved, self._feeds, weights)
         assert isinstance(words, list)
-        is_used = stages[0].count or on_host
+        is_used = stages[0].count or any(each.device == HOST_BUFFER for each in moved.values())
         multiplies = is_used and self._rows >= OP_OFFLOAD_TOKENS and not self._copies
         return [*words, NO_OP_OFFLOAD] if multiplies else words
 
@@ -319,7 +347,7 @@ class HostWordsModel:
 
 def _feed(group: UnitGroup, experts: Collection[int]) -> Feed:
     """Return the second half of a layer."""
-    if not group.last_apart:
+    if not group.movable:
         return "none"
     return "experts" if group.units[-1] in experts else "dense"
 

@@ -161,7 +161,7 @@ class ServingPlanner:
 
     def _host_first(self, job: Job, engine: str, search: Search) -> OffloadResult:
         """Return the best plan with a host that an engine can run."""
-        check_search(engine, search.solver, search.without)
+        check_search(engine, search.solver, search.without, job.first_token_limit_ns)
         instance = OffloadInstance.of(job)
         model = HostWordsModel.of(self._graphs.graphs, instance, job.batch, engine)
         return model.solve(search.limits)

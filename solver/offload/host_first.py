@@ -1,44 +1,42 @@
-"""The best plan that engines with an option for host layers can run, by CP-SAT.
+"""The best plan that engines with an option for host layers can run.
 
 Such a plan has whole *groups* of units, such as layers. The first ones are on the host as a whole,
-the others resident, each on one device, in the order of the devices; of these a group's last unit
-may be on the host alone. Nothing is streamed, so that the time of a forward is a sum: the model in
-integers has it exactly, hops included, and its optimum is that of all such plans.
+the others resident, each on one device, in the order of the devices. Of a resident group the last
+units may be elsewhere: on the host, or, behind the others, on a later device, on which the next
+group begins then. Nothing is streamed, so that the time of a forward is a sum.
 
-With booleans ``on[i, d]`` (group i is on device d), ``own[i, d]`` (and its last unit too) and
-``first[i]`` (it is on the host):
-
-* every group is on the host or on one device; the position of this, with that of the host before
-  all, never falls from a group to the next;
-* memory of devices and host holds the units of ``on``, ``own`` and ``first``;
-* a hop leads from the host to the first device, two lead to and from a last unit on the host, one
-  of which the end of the forward saves, and one leads from device to device otherwise.
-
-Of alike groups on a device, neither the last one there, the earlier has its last unit on the host:
-exchanging the two changes neither time nor memory.
+A *place* is where a group ends: the host with all groups so far, a device, the host after a
+device, or a later device, on which the next group begins then. A *choice* of a group is its device,
+how many of its last units are elsewhere, and where. The search (:mod:`solver.offload.labels`) takes
+costs of choices, and of the ways to them from places. A hop leads from the host to the first
+device, from device to device, and to and from last units on the host; that back is paid with that
+there, since the next group begins on a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from solver.model.arrays import Ints
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
-from solver.offload.bound import classes_of
-from solver.offload.contexts import Found, OffloadResult, solve_offload
+from solver.offload.contexts import Found, OffloadResult, PlanSearch, solve_offload
 from solver.offload.evaluate import evaluate_offload
 from solver.offload.instance import OffloadInstance
-from solver.offload.units import UnitMode
+from solver.offload.labels import NEVER, Chain, least_path
+from solver.offload.layout import State
+from solver.offload.units import Unit, UnitMode
 
-if TYPE_CHECKING:
-    from ortools.sat.python import cp_model
-
-_SEARCH: Final = "default_lp"
-"""Of CP-SAT's searches: few kinds of groups, tight linear rows."""
+_HOST: Final = -1
+_PLACES: Final = 3
+"""Of a device."""
+_NONE: Final = NEVER, 0, 0, 0
+"""Cost and bytes of a choice that a group does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +47,20 @@ class UnitGroup:
     ----------
     units : tuple of int
         Their positions.
-    last_apart : bool
-        Whether the last of them may be on the host while the others are on a device.
+    movable : int
+        Number of the last of them that may be elsewhere while the others are on a device.
     """
 
     units: tuple[int, ...]
-    last_apart: bool = False
+    movable: int = 0
 
 
 def plan_host_first(
     instance: OffloadInstance,
     groups: Sequence[UnitGroup],
     *,
-    least_first: int = 0,
+    least_first: int = 1,
+    may_cross: bool = False,
     below_ns: int | None = None,
     limits: SolveLimits | None = None,
 ) -> OffloadResult:
@@ -73,11 +72,13 @@ def plan_host_first(
         All units in order.
     least_first : int
         How many groups must be on the host as a whole; more may be.
+    may_cross : bool
+        Whether last units of a group may be on a later device.
     below_ns : int, optional
         Time of a known plan: only faster ones are searched. Without any the status is
         ``UNKNOWN``, and the bound is at most the value of this time.
     limits : SolveLimits, optional
-        Time and seed; 60 s if not said.
+        Time; 60 s if not said.
 
     Returns
     -------
@@ -87,219 +88,211 @@ def plan_host_first(
     Raises
     ------
     PartitionError
-        If the groups are not all units in order, or one of a single unit has its last apart.
+        If the groups are not all units in order, or all units of one are movable.
     """
+    search = _search(instance, groups, least_first, below_ns, may_cross=may_cross)
+    return solve_offload(instance, Clock.of(limits or SolveLimits()), search)
+
+
+def fits_host_first(
+    instance: OffloadInstance,
+    groups: Sequence[UnitGroup],
+    *,
+    least_first: int = 1,
+    may_cross: bool = False,
+    limits: SolveLimits | None = None,
+) -> bool | None:
+    """Return whether some plan fits; None if the time was too short to say.
+
+    Parameters and errors are those of :func:`plan_host_first`.
+    """
+    search = _search(instance, groups, least_first, None, may_cross=may_cross)
+    found = search(instance, Clock.of(limits or SolveLimits()), is_timed=False)
+    return found.state is not None or (None if found.bound_ns is not None else False)
+
+
+def _search(
+    instance: OffloadInstance,
+    groups: Sequence[UnitGroup],
+    least_first: int,
+    below_ns: int | None,
+    *,
+    may_cross: bool,
+) -> PlanSearch:
     units = [unit for group in groups for unit in group.units]
     if units != list(range(len(instance.units))) or not all(group.units for group in groups):
         raise PartitionError("groups are not all units in order; put each unit into one group")
-    if any(group.last_apart and len(group.units) < 2 for group in groups):
-        raise PartitionError("a group of one unit has none to be apart; leave last_apart out")
-    limits = limits or SolveLimits()
+    if any(not 0 <= group.movable < len(group.units) for group in groups):
+        raise PartitionError("all units of a group are movable; keep its first one")
+    choices = _choices(len(instance.devices), groups, may_cross=may_cross)
 
     def search(asked: OffloadInstance, clock: Clock, *, is_timed: bool) -> Found:
-        model = _HostFirstModel(asked, groups, least_first, below_ns, is_timed=is_timed)
-        return model.solve(clock, limits.seed)
-
-    return solve_offload(instance, Clock.of(limits), search)
-
-
-class _HostFirstModel:
-    """The model in integers; names are those of the module's docstring."""
-
-    def __init__(
-        self,
-        instance: OffloadInstance,
-        groups: Sequence[UnitGroup],
-        least_first: int,
-        below_ns: int | None,
-        *,
-        is_timed: bool,
-    ) -> None:
-        from ortools.sat.python import cp_model
-
-        self._instance, self._groups = instance, groups
-        self._devices = range(len(instance.devices))
-        self._model: cp_model.CpModel = cp_model.CpModel()
-        self._first = [self._can_be_on_host(group.units) for group in groups]
-        self._on = [[self._bool() for _ in self._devices] for _ in groups]
-        self._own = [self._own_row(group, on) for group, on in zip(groups, self._on, strict=True)]
-        self._add_places(least_first)
-        self._add_memory()
-        self._add_order_of_alike()
-        self._is_timed = is_timed
-        self._below_ns = below_ns if is_timed else None
+        chain = _chain(asked, groups, choices, least_first, is_timed=is_timed)
         if is_timed:
-            self._crossed = [self._crossings(at) for at in range(len(groups) - 1)]
-            self._model.minimize(sum(self._times(instance.rounds)))
-            if instance.first_token_limit_ns is not None:
-                prompt = sum(self._times(instance.limited_rounds))
-                self._model.add(prompt <= instance.first_token_limit_ns)
-            if below_ns is not None:
-                # Twice as fast as a row of its own.
-                most_ns = below_ns - 1
-                self._model.proto.objective.domain.extend([min(most_ns, 0), most_ns])
+            path = least_path(chain, clock, below_ns)
+        elif asked.host_bytes is None:
+            path = least_path(chain, clock, enough=NEVER)
+        else:
+            path = least_path(chain, clock, asked.host_bytes + 1, enough=asked.host_bytes)
+            if path.bound == asked.host_bytes + 1:
+                return Found(None)
+        bound = None if path.bound is None else path.bound * is_timed
+        if path.choices is None:
+            return Found(bound)
+        state = _state(groups, [choices[at] for at in path.choices])
+        time_ns = evaluate_offload(asked, asked.plan(*state)).value_ns
+        assert time_ns is not None, "the search misses a limit"
+        assert not is_timed or time_ns == path.cost, "the search misses a part of the time"
+        return Found(bound, state)
 
-    def solve(self, clock: Clock, seed: int) -> Found:
-        """Minimise until the clock is over."""
-        from ortools.sat.python import cp_model
+    return search
 
-        from solver.cp.run import charge_run, limit_run, single_solver
 
-        solver = single_solver(seed, _SEARCH)
-        limit_run(solver.parameters, clock)
-        status = solver.solve(self._model)
-        charge_run(clock, solver)
-        if status == cp_model.INFEASIBLE:
-            return Found(self._below_ns)
-        assert status != cp_model.MODEL_INVALID, self._model.validate()
-        bound_ns = max(round(solver.best_objective_bound), self._instance.least_ns * self._is_timed)
-        if self._below_ns is not None:
-            bound_ns = min(bound_ns, self._below_ns)
-        if status == cp_model.UNKNOWN:
-            return Found(bound_ns)
-        found = Found(bound_ns, self._state(solver))
-        if self._is_timed:
-            self._check(found, round(solver.objective_value), status == cp_model.OPTIMAL)
-        return found
+class _Choice(NamedTuple):
+    """Of a group: its device, its last units that are elsewhere, and the device of these."""
 
-    def _check(self, found: Found, said_ns: int, is_optimal: bool) -> None:
-        """Compare the time of the rows with that of the evaluator."""
-        assert found.state is not None
-        time_ns = evaluate_offload(self._instance, self._instance.plan(*found.state)).value_ns
-        assert time_ns is not None
-        # Until it is optimal a crossing may be counted that is none.
-        is_exact = time_ns == said_ns or (time_ns < said_ns and not is_optimal)
-        assert is_exact, "the rows miss a part of the time"
+    device: int
+    moved: int = 0
+    to: int = _HOST
 
-    def _state(self, solver: cp_model.CpSolver) -> tuple[tuple[int, ...], tuple[UnitMode, ...]]:
-        """Return the device and mode of every unit; those of the host are of the first stage."""
-        used = [next((d for d in self._devices if solver.value(on[d])), None) for on in self._on]
-        start = next((device for device in used if device is not None), 0)
-        devices: list[int] = []
-        modes: list[UnitMode] = []
-        for group, device, own in zip(self._groups, used, self._own, strict=True):
-            devices += [start if device is None else device] * len(group.units)
-            mode: UnitMode = "host" if device is None else "resident"
-            modes += [mode] * len(group.units)
-            if device is not None and not solver.value(own[device]):
-                modes[-1] = "host"
-        return tuple(devices), tuple(modes)
+    @property
+    def end(self) -> int:
+        """The device where the next group may begin."""
+        return self.device if self.to == _HOST else self.to
 
-    # -- rows ----------------------------------------------------------------------------------
+    @property
+    def place(self) -> int:
+        """The place where it ends."""
+        kind = 0 if not self.moved else 1 if self.to == _HOST else 2
+        return 0 if self.device == _HOST else 1 + _PLACES * self.end + kind
 
-    def _bool(self) -> Any:
-        return self._model.new_bool_var("")
 
-    def _can_be_on_host(self, units: Sequence[int]) -> Any:
-        """Return a Boolean, or 0 if one of the units cannot run there."""
-        has_time = all("host" in self._instance.units[unit].modes for unit in units)
-        return self._bool() if has_time else 0
+def _choices(devices: int, groups: Sequence[UnitGroup], *, may_cross: bool) -> list[_Choice]:
+    most = max((group.movable for group in groups), default=0)
 
-    def _own_row(self, group: UnitGroup, on: list[Any]) -> list[Any]:
-        """Return whether the last unit is resident, by device."""
-        if not group.last_apart or "host" not in self._instance.units[group.units[-1]].modes:
-            return on
-        own = [self._bool() for _ in on]
-        for here, whole in zip(own, on, strict=True):
-            self._model.add_implication(here, whole)
-        return own
+    def found() -> Iterator[_Choice]:
+        yield _Choice(_HOST)
+        for device in range(devices):
+            yield _Choice(device)
+            others = range(device + 1, devices) if may_cross else ()
+            for moved in range(1, most + 1):
+                yield from (_Choice(device, moved, to) for to in (_HOST, *others))
 
-    def _apart(self, at: int) -> Any:
-        """Return whether the last unit of a group is on the host and the others are not."""
-        return 0 if self._own[at] is self._on[at] else sum(self._on[at]) - sum(self._own[at])
+    return [*found()]
 
-    def _add_places(self, least_first: int) -> None:
-        ranks = []
-        for first, on in zip(self._first, self._on, strict=True):
-            self._model.add(first + sum(on) == 1)
-            ranks.append(sum((device + 1) * here for device, here in enumerate(on)))
-        for before, after in pairwise(ranks):
-            self._model.add(before <= after)
-        for rank in ranks[:least_first]:
-            self._model.add(rank == 0)
-        for group, on, own in zip(self._groups, self._on, self._own, strict=True):
-            *before, last = (self._instance.units[unit] for unit in group.units)
-            for device in self._devices:
-                if not all(unit.may_be_on(device) for unit in before):
-                    self._model.add(on[device] == 0)
-                if not last.may_be_on(device):
-                    self._model.add(own[device] == 0)
 
-    def _add_memory(self) -> None:
-        units = self._instance.units
-        held: list[list[Any]] = [[] for _ in self._devices]
-        host: list[Any] = []
-        for at, group in enumerate(self._groups):
-            *bytes_before, last = (units[unit].held_bytes for unit in group.units)
-            before = sum(bytes_before)
-            for device in self._devices:
-                held[device] += [before * self._on[at][device], last * self._own[at][device]]
-            host += [(before + last) * self._first[at], last * self._apart(at)]
-        for place, taken in zip(self._instance.devices, held, strict=True):
-            if place.memory_bytes is not None:
-                self._model.add(sum(taken) <= place.memory_bytes)
-        if self._instance.host_bytes is not None:
-            self._model.add(sum(host) <= self._instance.host_bytes)
+class _Part(NamedTuple):
+    """The bytes of a unit, and its time on each device and on the host; None where it cannot be."""
 
-    def _add_order_of_alike(self) -> None:
-        kind_of = {
-            unit: number
-            for number, kind in enumerate(classes_of(self._instance))
-            for unit in kind.members
-        }
-        before: dict[tuple[int, ...], int] = {}
-        for at, group in enumerate(self._groups[:-1]):
-            kind = (group.last_apart, *(kind_of[unit] for unit in group.units))
-            earlier = before.get(kind)
-            before[kind] = at
-            if earlier is None or self._own[at] is self._on[at]:
-                continue
-            for device in self._devices:
-                leaves = 2 - self._on[at][device] - self._on[at + 1][device]
-                self._model.add(self._own[earlier][device] <= self._own[at][device] + leaves)
+    size_bytes: int
+    device_ns: tuple[int | None, ...]
+    host_ns: int | None
 
-    def _times(self, rounds: Sequence[tuple[int, int]]) -> list[Any]:
-        """Return the parts of the time of some forwards."""
-        found: list[Any] = []
-        apart = [self._apart(at) for at in range(len(self._groups))]
-        for phase, count in rounds:
-            found += [count * part for part in self._runs(phase)]
-            hop_ns = count * self._instance.host_hop_ns[phase]
-            found.append(hop_ns * (self._first[0] - self._first[-1]))
-            found.append(hop_ns * (2 * sum(apart) - apart[-1]))
-            hops = self._instance.stage_hop_ns[phase]
-            found += [
-                count * hops[one][other] * crosses
-                for behind in self._crossed
-                for (one, other), crosses in behind.items()
-            ]
-        return found
+    @classmethod
+    def of(cls, instance: OffloadInstance, unit: Unit, rounds: Sequence[tuple[int, int]]) -> _Part:
+        """Return the part of a unit, with the times of some rounds together."""
+        return cls(
+            unit.held_bytes,
+            tuple(
+                sum(n * unit.run_ns[phase][device] for phase, n in rounds)
+                if unit.may_be_on(device)
+                else None
+                for device in range(len(instance.devices))
+            ),
+            sum(n * unit.host_ns[phase] for phase, n in rounds) if "host" in unit.modes else None,
+        )
 
-    def _crossings(self, at: int) -> dict[tuple[int, int], Any]:
-        """Return whether data goes from a device to a later one behind a group, by both."""
-        pairs = [*combinations(self._devices, 2)]
-        if pairs and all(map(self._instance.has_equal_hops, range(len(self._instance.phases)))):
-            # One variable is enough where all pairs take as long.
-            leaves = self._bool()
-            for here, there in zip(self._on[at], self._on[at + 1], strict=True):
-                self._model.add(leaves >= here - there - self._apart(at))
-            return {pairs[0]: leaves}
-        found = {pair: self._bool() for pair in pairs}
-        for (one, other), crosses in found.items():
-            both = self._on[at][one] + self._on[at + 1][other]
-            self._model.add(crosses >= both - 1 - self._apart(at))
-        return found
 
-    def _runs(self, phase: int) -> list[Any]:
-        """Return the times of the units of a forward, each where it runs."""
-        found: list[Any] = []
-        for at, group in enumerate(self._groups):
-            *before, last = (self._instance.units[unit] for unit in group.units)
-            for device in self._devices:
-                before_ns = sum(unit.run_ns[phase][device] for unit in before)
-                found.append(before_ns * self._on[at][device])
-                found.append(last.run_ns[phase][device] * self._own[at][device])
-            last_ns = last.host_ns[phase]
-            host_ns = sum(unit.host_ns[phase] for unit in before) + last_ns
-            found += [host_ns * self._first[at], last_ns * self._apart(at)]
-        return found
+def _chain(
+    instance: OffloadInstance,
+    groups: Sequence[UnitGroup],
+    choices: Sequence[_Choice],
+    least_first: int,
+    *,
+    is_timed: bool,
+) -> Chain:
+    """Return costs, sizes and limits; without times, bytes on the host are the costs."""
+    rounds = instance.rounds if is_timed else []
+    devices = range(len(instance.devices))
+    hop_ns = [
+        [
+            sum(n * instance.stage_hop_ns[phase][one][other] for phase, n in rounds)
+            for other in devices
+        ]
+        for one in devices
+    ]
+    host_hop_ns = sum(n * instance.host_hop_ns[phase] for phase, n in rounds)
+    parts = [_Part.of(instance, unit, rounds) for unit in instance.units]
+    tables = np.empty((4, len(groups), len(choices)), np.int64)
+    known: dict[object, int] = {}
+    for at, group in enumerate(groups):
+        own_parts = [parts[unit] for unit in group.units]
+        is_forced, is_end = at < least_first, at == len(groups) - 1
+        same = known.setdefault((is_forced, is_end, group.movable, *own_parts), at)
+        if same < at:
+            tables[:, at] = tables[:, same]
+            continue
+        for number, choice in enumerate(choices):
+            is_none = choice.moved > group.movable or (is_forced and choice.device != _HOST)
+            is_none |= is_end and choice.to != _HOST
+            entry = _entry(own_parts, choice, hop_ns, host_hop_ns * (1 if is_end else 2))
+            tables[:, at, number] = _NONE if is_none else entry
+    cost, own, left, host = tables
+    return Chain(
+        cost if is_timed else np.where(cost < NEVER, host, NEVER),
+        _ways(choices, hop_ns, host_hop_ns),
+        *(own, left, host),
+        device=np.array([choice.device for choice in choices]),
+        end=np.array([choice.end for choice in choices]),
+        place=np.array([choice.place for choice in choices]),
+        device_of=np.array([_HOST, *(device for device in devices for _ in range(_PLACES))]),
+        memory_bytes=(
+            *(device.memory_bytes for device in instance.devices),
+            instance.host_bytes if is_timed else None,
+        ),
+    )
+
+
+def _entry(
+    parts: Sequence[_Part], choice: _Choice, hop_ns: Sequence[Sequence[int]], both_hops_ns: int
+) -> tuple[int, int, int, int]:
+    """Return the cost of a choice, and its bytes on its device, another one, and the host."""
+    count = 0 if choice.device == _HOST else len(parts) - choice.moved
+    kept, moved = parts[:count], parts[count:]
+    times = [part.device_ns[choice.device] for part in kept]
+    times += [part.host_ns if choice.to == _HOST else part.device_ns[choice.to] for part in moved]
+    cost = sum(time_ns for time_ns in times if time_ns is not None)
+    if None in times:
+        return _NONE
+    if choice.moved:
+        cost += both_hops_ns if choice.to == _HOST else hop_ns[choice.device][choice.to]
+    own, rest = (sum(part.size_bytes for part in each) for each in (kept, moved))
+    return (cost, own, 0, rest) if choice.to == _HOST else (cost, own, rest, 0)
+
+
+def _ways(choices: Sequence[_Choice], hop_ns: Sequence[Sequence[int]], host_hop_ns: int) -> Ints:
+    """Return the costs from each place to the device of each choice."""
+    ways = np.full((1 + _PLACES * len(hop_ns), len(choices)), NEVER)
+    for number, choice in enumerate(choices):
+        ways[0, number] = 0 if choice.device == _HOST else host_hop_ns
+        for device in range(choice.device + 1):
+            is_there = device == choice.device
+            hop = 0 if is_there else hop_ns[device][choice.device]
+            place = 1 + _PLACES * device
+            ways[place : place + _PLACES, number] = hop, 0, 0 if is_there else NEVER
+    return ways
+
+
+def _state(groups: Sequence[UnitGroup], choices: Sequence[_Choice]) -> State:
+    """Return the device and mode of every unit; those of the host are of the first stage."""
+    start = next((choice.device for choice in choices if choice.device != _HOST), 0)
+    devices: list[int] = []
+    modes: list[UnitMode] = []
+    for group, choice in zip(groups, choices, strict=True):
+        kept = 0 if choice.device == _HOST else len(group.units) - choice.moved
+        others = len(group.units) - kept
+        home = start if choice.device == _HOST else choice.device
+        devices += [home] * kept + [home if choice.to == _HOST else choice.to] * others
+        modes += ["resident"] * kept
+        modes += ["host" if choice.to == _HOST else "resident"] * others
+    return tuple(devices), tuple(modes)

@@ -84,8 +84,9 @@ class OffloadInstance:
         between = [[interconnect.link(a, b) if a != b else Link() for b in names] for a in names]
         sent = [_crossing_bytes(problem, job.units) for problem in problems]
         runs = job.objective_runs
+        weights = {key: weight for p in problems for key, weight in p.weights.items()}
         made = cls(
-            tuple(unit_of(job, name) for name in job.units),
+            tuple(unit_of(job, name, weights) for name in job.units),
             devices,
             links,
             host.memory_bytes,

@@ -11,6 +11,7 @@ from solver.model.errors import PartitionError
 from solver.model.job import Job
 from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
+from solver.model.problem_fields import Weight
 
 UnitMode = Literal["resident", "streamed", "host"]
 UNIT_MODES: Final[tuple[UnitMode, ...]] = get_args(UnitMode)
@@ -78,8 +79,8 @@ class Unit:
         return min(times + [self.host_ns[phase]] * ("host" in self.modes))
 
 
-def unit_of(job: Job, name: str) -> Unit:
-    """Return a unit of a job by its name.
+def unit_of(job: Job, name: str, weights: Mapping[str, Weight]) -> Unit:
+    """Return a unit of a job by its name; `weights` are those of all phases.
 
     Raises
     ------
@@ -87,7 +88,6 @@ def unit_of(job: Job, name: str) -> Unit:
         If it is pinned to places where it cannot run.
     """
     forms = [_members(problem, job.units[name]) for problem in job.phases.values()]
-    weights = {key: weight for p in job.phases.values() for key, weight in p.weights.items()}
     keys = dict.fromkeys(key for members in forms for op in members for key in op.weights)
     own = [key for key in keys if key not in job.cache_bytes_per_token]
     weight_bytes = sum(weights[key].size_bytes for key in own)

@@ -32,8 +32,9 @@ def write_small(path, draw, most_layers):
                  "attn_output": (256, width)}  # fmt: skip
         feed = 256 * draw.randint(1, 4)
         if experts and draw.random() < 0.8:
-            names |= {"ffn_gate_inp": (width, experts), "ffn_up_exps": (width, feed, experts),
-                      "ffn_down_exps": (feed, width, experts)}  # fmt: skip
+            names |= {"ffn_gate_inp": (width, experts), "ffn_down_exps": (feed, width, experts),
+                      "ffn_up_exps": (width, feed, experts)}  # fmt: skip
+            names |= {"ffn_gate_exps": (width, feed, experts)} if draw.random() < 0.5 else {}
         elif draw.random() < 0.9:
             names |= {"ffn_up": (width, feed), "ffn_down": (feed, width)}
         tensors += [

@@ -17,6 +17,7 @@ from fx_bridge.interop.llama_cpp import read_options, split_options, stages_of_o
 from fx_bridge.interop.llama_cpp_experts import (
     HOST_BUFFER,
     Feed,
+    Moved,
     overrides,
     write_experts,
 )
@@ -151,7 +152,9 @@ def write_tensors(
         if not runs or runs[-1].device != output:
             runs.append(StageLayers(output, 0))
         stages = [StageLayers(host, first, True), *runs[:-1], replace(runs[-1], has_head=True)]
-    return write_experts(_layer_names(model), stages, on_host, feeds_of(model))
+    return write_experts(
+        _layer_names(model), stages, dict.fromkeys(on_host, Moved()), feeds_of(model)
+    )
 
 
 def feeds_of(model: GgufModel) -> tuple[Feed, ...]:

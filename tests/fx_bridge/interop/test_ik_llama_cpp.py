@@ -9,6 +9,7 @@ import pytest
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
 from fx_bridge.interop.ik_llama_cpp import as_held, read_layers, write_layers
+from fx_bridge.interop.llama_cpp_experts import Moved
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import PartitionError
@@ -61,7 +62,7 @@ def test_every_tensor_is_where_the_plan_has_it(tmp_path):
             stages = [StageLayers(HOST, 9, True, True)]
         on_host = {at for at in range(first, 9) if rng.random() < rng.random()}
         names = LayerNames(tuple(f"blk.{at}" for at in range(9)))
-        words = write_layers(names, stages, on_host, feeds)
+        words = write_layers(names, stages, dict.fromkeys(on_host, Moved()), feeds)
         places = devices_of_tensors(words, model)
         for at, (one, two) in enumerate(model.layers):
             for tensor in (*one.tensors, *two.tensors):
@@ -72,7 +73,7 @@ def test_every_tensor_is_where_the_plan_has_it(tmp_path):
         assert places["token_embd.weight"] == HOST
         assert places["output.weight"] == stages[-1].device
         found, moved = read(shlex.join(words), model)
-        assert found == stages and moved == on_host
+        assert found == stages and moved == dict.fromkeys(on_host, Moved())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_lines_that_are_refused(tmp_path, words, message):
 def test_an_output_alone_is_refused():
     stages = [StageLayers(HOST, 2, True), StageLayers(GPU, 0, has_head=True)]
     with pytest.raises(PartitionError, match="no output on CUDA0 without a layer there"):
-        write_layers(LayerNames(("blk.0", "blk.1")), stages, (), ("dense", "dense"))
+        write_layers(LayerNames(("blk.0", "blk.1")), stages, {}, ("dense", "dense"))
 
 
 def test_caches_are_whole_and_others_are_refused(tmp_path):

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from fx_bridge.interop.llama_cpp_experts import read_experts, write_experts
+from fx_bridge.interop.llama_cpp_experts import Moved, read_experts, write_experts
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from tests.support.problem_counts import counts
 from tests.support.refusals import refused
@@ -86,12 +86,12 @@ def test_words_select_exactly_the_layers_and_come_back(count):
         stages, feeds = random_split(rng, layers), random_feeds(rng, layers)
         first = stages[0].count
         on_host = random_layers(rng, feeds, first)
-        words = write_experts(names_of(layers), stages, on_host, feeds)
+        words = write_experts(names_of(layers), stages, dict.fromkeys(on_host, Moved()), feeds)
         assert {at for at in selected(words, feeds) if at >= first} == on_host
         if "-ot" in words:
             assert selected(words, feeds) == on_host
         read = read_experts(shlex.join(words), names_of(layers), DEVICES, feeds)
-        assert read == (stages, on_host, False)
+        assert read == (stages, dict.fromkeys(on_host, Moved()), False)
         seen[next((w for w in ("--cpu-moe", "--n-cpu-moe", "-ot") if w in words), "")] += 1
     assert len(seen) == 4 and min(seen.values()) > count // 25
 
@@ -111,7 +111,8 @@ def test_words_select_exactly_the_layers_and_come_back(count):
 def test_the_shortest_words(feeds, on_host, expected):
     feeds = [{"e": "experts", "d": "dense"}[feed] for feed in feeds]
     stages = [StageLayers(HOST, 0, True), StageLayers("cuda:0", 4, has_head=True)]
-    assert write_experts(names_of(4), stages, on_host, feeds)[10:] == expected
+    moved = dict.fromkeys(on_host, Moved())
+    assert write_experts(names_of(4), stages, moved, feeds)[10:] == expected
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_the_shortest_words(feeds, on_host, expected):
 )
 def test_words_of_people(words, on_host):
     found = read_experts(words, names_of(8), ["cuda:0", HOST], ["experts"] * 8)
-    assert found[1] == on_host
+    assert found[1] == dict.fromkeys(on_host, Moved())
     assert found[2] == ("--no-op-offload" in words)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from fx_bridge.files.gguf_header import read_gguf
 from fx_bridge.files.gguf_layers import gguf_model
-from fx_bridge.interop.llama_cpp_experts import read_experts
+from fx_bridge.interop.llama_cpp_experts import Moved, read_experts, write_experts
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
-from fx_bridge.interop.stage_layers import LayerNames
+from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import PartitionError
 from tests.support.llama_cpp_models import MODELS, write_model
 from tests.support.llama_cpp_places import feeds_of, read_tensors, write_tensors
@@ -140,7 +140,7 @@ def test_halves_are_told_by_the_names_in_the_file(tmp_path, name):
     devices = ["cuda:0", HOST]
 
     def on_host(words):
-        return read_experts(words, layers, devices, feeds, weights)[1]
+        return {*read_experts(words, layers, devices, feeds, weights)[1]}
 
     of_kind = {kind: {at for at, feed in enumerate(feeds) if feed == kind} for kind in feeds}
     if "experts" in of_kind:
@@ -160,3 +160,39 @@ def test_halves_are_told_by_the_names_in_the_file(tmp_path, name):
                 on_host(f"-ot {weight}=CPU")
     with pytest.raises(PartitionError, match="is found in no weight of the model"):
         on_host("-ot attn_nothing=CPU")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "gpt-oss", "glm4moe", "phi3"])
+def test_divided_layers_are_on_the_devices_that_are_meant(tmp_path, name):
+    rng = random.Random(0)
+    model = model_of(tmp_path, name, layers=6)
+    count, feeds, weights = len(model.layers), feeds_of(model), layer_weights(model)
+    layers = LayerNames(tuple(f"blk.{at}" for at in range(count)))
+    devices = ["cuda:0", "cuda:1", HOST]
+    for _ in range(50):
+        first = rng.randint(0, 2)
+        middle = rng.randint(first + 1, count - 1)
+        stages = [
+            StageLayers(HOST, first, True),
+            StageLayers("cuda:0", middle - first),
+            StageLayers("cuda:1", count - middle, has_head=True),
+        ]
+        moved = {}
+        for at in range(first, count):
+            if weights[at].second and rng.random() < 0.6:
+                places = ["CPU", "cuda:1"][: 1 + (at < middle)]
+                kept = rng.randrange(len(weights[at].second))
+                moved[at] = Moved(kept, rng.choice(places))
+        words = write_experts(layers, stages, moved, feeds, weights)
+        text = shlex.join(words)
+        assert read_experts(text, layers, devices, feeds, weights) == (stages, moved, False)
+        placed = read_tensors(text, model, devices)
+        own = [stage.device for stage in stages for _ in range(stage.count)]
+        for at, halves in enumerate(placed.layers):
+            kept, device = moved.get(at, Moved(9))
+            gone = {matrix for row in weights[at].second[kept:] for matrix in row}
+            for half in halves:
+                for tensor in half.half.tensors:
+                    is_gone = tensor.name.replace(".bias", ".weight") in gone
+                    wanted = device.replace("CPU", HOST) if is_gone else own[at]
+                    assert half.device_of(tensor) == wanted, (text, tensor.name)

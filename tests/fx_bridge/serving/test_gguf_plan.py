@@ -16,9 +16,8 @@ from fx_bridge.serving.gguf_job import GgufJobs
 from fx_bridge.serving.gguf_plan import plan_gguf
 from fx_bridge.serving.request import Request
 from solver import Device, Interconnect, Link, PartitionError, SolveLimits, SolveResult, SolveStatus
-from solver.cp import run
-from solver.cp.run import single_solver
 from solver.model.job import Host
+from solver.offload import labels
 from tests.support import gguf_oracle
 from tests.support.gguf_models import small_jobs, write_small
 from tests.support.llama_cpp_models import write_model
@@ -102,10 +101,11 @@ def best_of_orders(jobs, context, runs):
     lengths = {1, len(jobs.devices)}
     for order in itertools.chain(*(itertools.permutations(jobs.devices, n) for n in lengths)):
         case = oracle_case(jobs.on(order), context, runs)
-        if not gguf_oracle.has_room(*case):
-            # Buffers are smaller where a part is on the host, or batches do not take turns.
+        takes_turns = len(order) > 1 and gguf_oracle.has_room(*case)
+        if not takes_turns:
+            # Buffers are smaller where a part is elsewhere, or batches do not take turns.
             case = oracle_case(jobs.on(order, may_fill=False), context, runs)
-        found.append(gguf_oracle.best(*case))
+        found.append(gguf_oracle.best(*case, may_cross=not takes_turns))
     return min((value for value in found if value is not None), default=None)
 
 
@@ -144,12 +144,7 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
 
 
 def test_searches_that_end_early_bound_all_orders(tmp_path, monkeypatch):
-    def hasty(seed, subsolver):
-        solver = single_solver(seed, subsolver)
-        solver.parameters.stop_after_first_solution = True
-        return solver
-
-    monkeypatch.setattr(run, "single_solver", hasty)
+    monkeypatch.setattr(labels, "_WIDTHS", (1,))
     statuses = []
     for seed in range(40):
         draw = random.Random(seed)
@@ -158,12 +153,12 @@ def test_searches_that_end_early_bound_all_orders(tmp_path, monkeypatch):
         best = best_of_orders(jobs, jobs.request.context, of_token)
         statuses.append(solved.status)
         if best is None:
-            assert solved.status is SolveStatus.INFEASIBLE
+            assert solved.plan is None
         elif seed % 2:
             rate = Fraction(jobs.request.batch * 10**9) / best
-            assert solved.objective <= rate <= solved.objective_bound
+            assert (solved.objective or 0) <= rate <= solved.objective_bound
         else:
-            assert solved.objective_bound <= best <= solved.objective
+            assert solved.objective_bound <= best <= (solved.objective or best)
     assert SolveStatus.FEASIBLE in statuses
 
 

@@ -110,7 +110,7 @@ def test_plans_of_an_engine_have_the_longest_context_of_theirs(count):
     feasible = 0
     for given, case, growths in cases(count, 14):
         groups = [UnitGroup((at,)) for at in range(len(case["units"]))]
-        found = plan_host_first(given, groups, limits=LIMITS)
+        found = plan_host_first(given, groups, least_first=0, limits=LIMITS)
         plans = [
             (places, modes)
             for places, modes in offload_oracle.plans(case)

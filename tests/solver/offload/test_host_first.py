@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from solver import PartitionError, SolveLimits, SolveStatus
-from solver.cp import run
-from solver.cp.run import single_solver
+from solver.offload import labels
 from solver.offload.evaluate import evaluate_offload
-from solver.offload.host_first import UnitGroup, plan_host_first
+from solver.offload.host_first import UnitGroup, fits_host_first, plan_host_first
 from solver.offload.instance import OffloadInstance
 from tests.support import offload_oracle
 from tests.support.problem_counts import counts
@@ -23,31 +22,50 @@ def grouped(draw):
     """A chain in pairs and single units, whose kinds repeat, on one to three devices."""
     groups, kinds = [], []
     for _ in range(draw.randint(1, 4)):
-        size = draw.choice((1, 2, 2))
-        last_apart = size == 2 and draw.random() < 0.8
-        groups.append(UnitGroup(tuple(range(len(kinds), len(kinds) + size)), last_apart))
-        kinds += [0, 1][-size:]
+        size = draw.choice((1, 2, 2, 3))
+        movable = draw.randint(0, size - 1) if draw.random() < 0.8 else 0
+        groups.append(UnitGroup(tuple(range(len(kinds), len(kinds) + size)), movable))
+        kinds += [1, 0, 1][-size:]
     devices = draw.choice((1, 1, 2, 2, 3))
     job = random_job(draw.random(), kinds=kinds, devices=devices, uneven_prompt=True, host=True)
     return OffloadInstance.of(job), groups
 
 
-def plans(case, groups, least_first):
+def plans(case, groups, least_first, may_cross):
+    """Every such plan."""
     devices = range(len(case["devices"]))
     for first in range(least_first, len(groups) + 1):
         choices = [
-            [(d, m) for d in devices for m in ("resident", "host")[: 1 + group.last_apart]]
+            [
+                (device, moved, to)
+                for device in devices
+                for moved in range(group.movable + 1)
+                for to in (
+                    (None, *devices[device + 1 :][: len(devices) * may_cross])
+                    if moved
+                    else (device,)
+                )
+            ]
             for group in groups[first:]
         ]
         for chosen in itertools.product(*choices):
+            # On a device with last units of a group the next one begins.
+            begins = [*(device for device, _, _ in chosen[1:]), None][: len(chosen)]
+            crossed = [to is not None and moved > 0 for _, moved, to in chosen]
+            if any(
+                is_crossed and to != then
+                for is_crossed, (_, _, to), then in zip(crossed, chosen, begins, strict=True)
+            ):
+                continue
             start = chosen[0][0] if chosen else 0
             places, modes = [], []
             for group in groups[:first]:
                 places += [start] * len(group.units)
                 modes += ["host"] * len(group.units)
-            for group, (device, mode) in zip(groups[first:], chosen, strict=True):
-                places += [device] * len(group.units)
-                modes += ["resident"] * (len(group.units) - 1) + [mode]
+            for group, (device, moved, to) in zip(groups[first:], chosen, strict=True):
+                kept = len(group.units) - moved
+                places += [device] * kept + [device if to is None else to] * moved
+                modes += ["resident"] * kept + ["host" if to is None else "resident"] * moved
             if offload_oracle.fits(case, places, modes):
                 yield places, modes
 
@@ -60,21 +78,21 @@ def test_the_optimum_is_that_of_brute_force(count):
         instance, groups = grouped(draw)
         (case, other), (runs, times) = to_cases(instance), instance.counts
         least_first = draw.choice((0, 0, 1))
-        found = plan_host_first(instance, groups, least_first=least_first, limits=LIMITS)
+        kind = {"least_first": least_first, "may_cross": draw.random() < 0.5}
+        found = plan_host_first(instance, groups, **kind, limits=LIMITS)
         values = [
             runs * offload_oracle.value_of(case, *plan)
             + times * offload_oracle.value_of(other, *plan)
-            for plan in plans(case, groups, least_first)
+            for plan in plans(case, groups, **kind)
         ]
+        assert fits_host_first(instance, groups, **kind, limits=LIMITS) is bool(values)
         if not values:
             assert found.status is SolveStatus.INFEASIBLE and found.plan is None
             continue
         assert found.status is SolveStatus.OPTIMAL
         assert found.objective == found.objective_bound == min(values)
-        below_ns = draw.choice(sorted(set(values))[:3])
-        faster = plan_host_first(
-            instance, groups, least_first=least_first, below_ns=below_ns, limits=LIMITS
-        )
+        below_ns = int(draw.choice(sorted(set(values))[:3]))
+        faster = plan_host_first(instance, groups, **kind, below_ns=below_ns, limits=LIMITS)
         assert faster.objective_bound == min(values)
         assert faster.objective == (min(values) if min(values) < below_ns else None)
         assert faster.status is not SolveStatus.INFEASIBLE
@@ -88,24 +106,19 @@ def test_the_optimum_is_that_of_brute_force(count):
 
 
 def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
-    """Tests first solutions, whose rows may count more than the plan takes."""
-
-    def hasty(seed, subsolver=None):
-        solver = single_solver(seed, subsolver)
-        solver.parameters.stop_after_first_solution = True
-        return solver
-
-    monkeypatch.setattr(run, "single_solver", hasty)
+    monkeypatch.setattr(labels, "_WIDTHS", (1,))
     draw = random.Random(4)
     found_open = 0
     for _ in range(500):
         instance, groups = grouped(draw)
         instance = replace(instance, counts=(0, 1))
         case = to_cases(instance)[1]
-        found = plan_host_first(instance, groups, limits=LIMITS)
-        values = [offload_oracle.value_of(case, *plan) for plan in plans(case, groups, 0)]
+        found = plan_host_first(instance, groups, least_first=0, may_cross=True, limits=LIMITS)
+        values = [
+            offload_oracle.value_of(case, *plan) for plan in plans(case, groups, 0, may_cross=True)
+        ]
         if found.plan is None:
-            assert not values
+            assert found.status is SolveStatus.UNKNOWN or not values
             continue
         assert found.objective == evaluate_offload(instance, found.plan).value_ns
         assert found.objective_bound <= min(values) <= found.objective
@@ -118,7 +131,10 @@ def test_a_search_that_ends_early_values_its_plan_by_the_evaluator(monkeypatch):
     ("groups", "message"),
     [
         ([UnitGroup((0, 2))], "groups are not all units in order; put each unit into one group"),
-        ([UnitGroup((0,)), UnitGroup((1,), True)], "a group of one unit has none to be apart"),
+        (
+            [UnitGroup((0,)), UnitGroup((1,), 1)],
+            "all units of a group are movable; keep its first one",
+        ),
     ],
 )
 def test_groups_that_are_none_are_refused(groups, message):
