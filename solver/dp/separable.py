@@ -33,14 +33,13 @@ from solver.model.arrays import Floats, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.closures import Closed
-from solver.presolve.clusters import contract
 from solver.presolve.device_kinds import (
     capacity_bytes,
     interchangeable_kinds,
     sums_by_set,
 )
 from solver.presolve.graph import arcs_between, neighbours
-from solver.presolve.instance import Instance
+from solver.presolve.instance import Instance, contract
 from solver.presolve.least_held import LeastHeld
 from solver.presolve.transients import Transients
 from solver.stages.blocks import DROPPED, Blocks, relayed

@@ -3,7 +3,7 @@
 Clusters are consecutive in a topological order with cheap cuts, and they end where little
 crosses. Clusters of consecutive units never close a cycle (Herrmann et al., "Multilevel
 algorithms for acyclic partitioning of directed acyclic graphs", SIAM J. Sci. Comput. 41, 2019,
-section 4.1). Merging (:func:`solver.presolve.clusters.contract`) only adds colocation: every plan
+section 4.1). Merging (:func:`solver.presolve.instance.contract`) only adds colocation: every plan
 of the coarse graph is a plan of the original one at the same cost.
 """
 

@@ -19,9 +19,8 @@ from solver.heuristics.coarsening import cheap_order, consecutive_clusters
 from solver.heuristics.local_search import improve
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.clusters import contract
 from solver.presolve.device_kinds import usable_devices
-from solver.presolve.instance import Instance
+from solver.presolve.instance import Instance, contract
 from solver.presolve.unit_cuts import by_block
 
 _MOST_CLUSTERS: Final = 6000

@@ -1,19 +1,17 @@
 """Coarser unit graphs: units merged where a cut seldom pays, for searches that move many at once.
 
-A contracted graph describes fewer plans, each with exactly its costs on the units.
+The contracted graph (:func:`solver.presolve.instance.contract`) describes fewer plans.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from solver.model.colocation import leader_of
 from solver.presolve.graph import quotient_arcs, topological_order
-from solver.presolve.instance import Instance, SharedBytes
-from solver.presolve.transfers import Net
+from solver.presolve.instance import Instance
 
 
 def cluster(
@@ -108,69 +106,3 @@ def _numbered(leader: list[int], units: Instance) -> tuple[list[int], int]:
     order = topological_order(quotient_arcs(units.edges, own), range(len(place)))
     number = {name: position for position, name in enumerate(order)}
     return [number[name] for name in own], len(order)
-
-
-def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance:
-    """Return the graph of clusters, numbered as they are in `cluster_of`."""
-    members: list[list[int]] = [[] for _ in range(count)]
-    allowed: list[frozenset[str] | None] = [None] * count
-    for unit, name in enumerate(cluster_of):
-        members[name].extend(units.members[unit])
-        own = units.allowed_devices[unit]
-        if own is not None:
-            both = allowed[name]
-            allowed[name] = own if both is None else own & both
-    return replace(
-        units,
-        members=tuple(tuple(sorted(m)) for m in members),
-        edges=quotient_arcs(units.edges, cluster_of),
-        allowed_devices=tuple(allowed),
-        nets=_contracted(units.nets, cluster_of),
-        relays=_contracted(units.relays, cluster_of),
-        input_nets=tuple(
-            replace(net, consumers=tuple(sorted({cluster_of[c] for c in net.consumers})))
-            for net in units.input_nets
-        ),
-        weights=_shared(units.weights, cluster_of),
-        saved=_shared(units.saved, cluster_of),
-        storages=tuple(
-            replace(
-                storage,
-                unit=cluster_of[storage.unit],
-                readers=tuple(
-                    sorted({cluster_of[r] for r in storage.readers} - {cluster_of[storage.unit]})
-                ),
-            )
-            for storage in units.storages
-        ),
-    )
-
-
-def _contracted(nets: Sequence[Net], cluster_of: Sequence[int]) -> tuple[Net, ...]:
-    """Return the nets between clusters, merged by their ends."""
-    merged: dict[tuple[int, tuple[int, ...], bool], list[Net]] = {}
-    for net in nets:
-        producer = cluster_of[net.producer]
-        consumers = tuple(sorted({cluster_of[c] for c in net.consumers} - {producer}))
-        if consumers or net.is_output:
-            merged.setdefault((producer, consumers, net.is_output), []).append(net)
-    return tuple(
-        Net(
-            producer,
-            consumers,
-            tuple(index for net in same for index in net.operators),
-            sum(net.value_bytes for net in same),
-            sum(net.held_bytes for net in same),
-            is_output,
-            sum(net.returned_bytes for net in same),
-        )
-        for (producer, consumers, is_output), same in merged.items()
-    )
-
-
-def _shared(entries: Sequence[SharedBytes], cluster_of: Sequence[int]) -> tuple[SharedBytes, ...]:
-    merged: dict[tuple[int, ...], int] = {}
-    for entry in entries:
-        names = tuple(sorted({cluster_of[unit] for unit in entry.units}))
-        merged[names] = merged.get(names, 0) + entry.size_bytes
-    return tuple(SharedBytes(names, size) for names, size in merged.items())

@@ -94,9 +94,8 @@ from dataclasses import dataclass
 
 from solver.model.plan import PartitionPlan
 from solver.model.sharing import shared_while_held
-from solver.presolve.clusters import contract
 from solver.presolve.dominance_blocks import Blocks
-from solver.presolve.instance import Instance
+from solver.presolve.instance import Instance, contract
 
 _LARGEST_FAN = 8
 

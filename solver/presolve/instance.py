@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
@@ -20,7 +20,7 @@ from solver.model.arrays import Bools, Ints, sums
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
-from solver.presolve.graph import neighbours
+from solver.presolve.graph import neighbours, quotient_arcs
 from solver.presolve.operator_blocks import forward_arcs, operator_blocks
 from solver.presolve.transfers import Net, Transfers
 
@@ -286,103 +286,115 @@ def condense(problem: PartitionProblem) -> Instance:
     (:func:`solver.model.holdings.least_holdings`), so that bounds hold for any choice.
     """
     blocks = operator_blocks(problem)
-    number_of = {name: unit for unit, block in enumerate(blocks) for name in block}
-    unit_of = [number_of[op.name] for op in problem.operators]
-    members = [sorted(map(problem.index_of.__getitem__, block)) for block in blocks]
-    pins = [
-        [pin for index in own if (pin := problem.operators[index].allowed_devices) is not None]
-        for own in members
-    ]
-    held = {key: weight.held_bytes(problem.memory_model) for key, weight in problem.weights.items()}
+    unit_of = {name: unit for unit, block in enumerate(blocks) for name in block}
+    units = [unit_of[op.name] for op in problem.operators]
+    return contract(_of_operators(problem), units, len(blocks))
+
+
+def _of_operators(problem: PartitionProblem) -> Instance:
+    """Return an instance with a unit for each operator, whose arcs may form circles."""
+    operators, arrays = problem.operators, problem.arrays
+    number = problem.index_of.__getitem__
+    readers = {name: tuple(map(number, names)) for name, names in problem.readers_of.items()}
+    sent_bytes = (arrays.value_bytes + arrays.gradient_bytes).tolist()
+    held_bytes, returned_bytes = arrays.held_bytes.tolist(), arrays.returned_bytes.tolist()
+    nets = tuple(
+        Net(index, readers[op.name], (index,), sent_bytes[index], held_bytes[index])
+        for index, op in enumerate(operators)
+    )
+    # A returned value is relayed to the end, whatever reads it on the way.
+    relays = (
+        replace(net, consumers=(), is_output=True, returned_bytes=size_bytes)
+        if op.is_output
+        else replace(net, returned_bytes=size_bytes)
+        for net, op, size_bytes in zip(nets, operators, returned_bytes, strict=True)
+    )
+    inputs = zip(problem.inputs, held_bytes[len(operators) :], strict=True)
+    users: dict[str, list[int]] = {}
+    for index, op in enumerate(operators):
+        for key in op.weights:
+            users.setdefault(key, []).append(index)
     return Instance(
         problem=problem,
-        members=tuple(map(tuple, members)),
-        edges=tuple(sorted(set(forward_arcs(problem, number_of)))),
-        allowed_devices=tuple(frozenset.intersection(*own) if own else None for own in pins),
-        nets=_nets(problem, unit_of, relayed=False),
-        input_nets=_input_nets(problem, unit_of),
-        relays=_nets(problem, unit_of, relayed=True) if Transfers(problem).hops else (),
-        weights=_shared(held, unit_of, [op.weights for op in problem.operators]),
-        saved=_saved(problem, members),
-        storages=_storages(problem, unit_of),
+        members=tuple((index,) for index in range(len(operators))),
+        edges=tuple(forward_arcs(problem, problem.index_of)),
+        allowed_devices=tuple(op.allowed_devices for op in operators),
+        nets=nets,
+        input_nets=tuple(Net(-1, readers[own.name], (), 0, size) for own, size in inputs if size),
+        relays=tuple(relays) if Transfers(problem).hops else (),
+        weights=tuple(
+            SharedBytes(tuple(own), problem.weights[key].held_bytes(problem.memory_model))
+            for key, own in users.items()
+        ),
+        saved=tuple(SharedBytes((n,), size) for n, size in enumerate(problem.least_saved_bytes)),
+        storages=tuple(
+            Storage(
+                held.operator, held.first, held.last, held.waits_for, held.stays, held.size_bytes
+            )
+            for held in problem.least_holdings
+        ),
     )
 
 
-def _reading_units(
-    problem: PartitionProblem, unit_of: list[int], name: str, own: int
-) -> tuple[int, ...]:
-    readers = {unit_of[problem.index_of[reader]] for reader in problem.readers_of[name]}
-    return tuple(sorted(readers - {own}))
+def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance:
+    """Return the graph of clusters of units, numbered as they are in `cluster_of`.
+
+    It describes fewer plans, each with exactly its costs on the units.
+    """
+    members: list[list[int]] = [[] for _ in range(count)]
+    allowed: list[frozenset[str] | None] = [None] * count
+    for unit, name in enumerate(cluster_of):
+        members[name].extend(units.members[unit])
+        own = units.allowed_devices[unit]
+        if own is not None:
+            both = allowed[name]
+            allowed[name] = own if both is None else own & both
+    return replace(
+        units,
+        members=tuple(tuple(sorted(m)) for m in members),
+        edges=quotient_arcs(units.edges, cluster_of),
+        allowed_devices=tuple(allowed),
+        nets=_contracted(units.nets, cluster_of),
+        relays=_contracted(units.relays, cluster_of),
+        input_nets=_contracted(units.input_nets, cluster_of),
+        weights=_shared(units.weights, cluster_of),
+        saved=_shared(units.saved, cluster_of),
+        storages=tuple(
+            replace(
+                held,
+                unit=(unit := cluster_of[held.unit]),
+                readers=tuple(sorted({cluster_of[reader] for reader in held.readers} - {unit})),
+            )
+            for held in units.storages
+        ),
+    )
 
 
-def _nets(problem: PartitionProblem, unit_of: list[int], *, relayed: bool) -> tuple[Net, ...]:
-    """Return the nets of values; if `relayed`, returned ones go to the end."""
-    merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
-    for index, op in enumerate(problem.operators):
-        to_end = relayed and op.is_output
-        # A returned value is relayed to the end, whatever reads it on the way.
-        consumers = () if to_end else _reading_units(problem, unit_of, op.name, unit_of[index])
-        if consumers or to_end:
-            merged.setdefault((unit_of[index], consumers, to_end), []).append(index)
-    arrays = problem.arrays
-    sent_bytes = arrays.value_bytes + arrays.gradient_bytes
+def _contracted(nets: Sequence[Net], cluster_of: Sequence[int]) -> tuple[Net, ...]:
+    """Return the nets between clusters, merged by their ends."""
+    merged: dict[tuple[int, tuple[int, ...], bool], list[Net]] = {}
+    for net in nets:
+        producer = -1 if net.producer < 0 else cluster_of[net.producer]
+        consumers = tuple(sorted({cluster_of[c] for c in net.consumers} - {producer}))
+        if consumers or net.is_output:
+            merged.setdefault((producer, consumers, net.is_output), []).append(net)
     return tuple(
         Net(
-            producer=producer,
-            consumers=consumers,
-            operators=tuple(indices),
-            value_bytes=int(sent_bytes[indices].sum()),
-            held_bytes=int(arrays.held_bytes[indices].sum()),
-            is_output=to_end,
-            returned_bytes=int(arrays.returned_bytes[indices].sum()) if relayed else 0,
+            producer,
+            consumers,
+            tuple(index for net in same for index in net.operators),
+            sum(net.value_bytes for net in same),
+            sum(net.held_bytes for net in same),
+            is_output,
+            sum(net.returned_bytes for net in same),
         )
-        for (producer, consumers, to_end), indices in merged.items()
+        for (producer, consumers, is_output), same in merged.items()
     )
 
 
-def _input_nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
+def _shared(entries: Sequence[SharedBytes], cluster_of: Sequence[int]) -> tuple[SharedBytes, ...]:
     merged: dict[tuple[int, ...], int] = {}
-    sizes = problem.arrays.held_bytes[len(problem.operators) :].tolist()
-    for graph_input, held_bytes in zip(problem.inputs, sizes, strict=True):
-        consumers = _reading_units(problem, unit_of, graph_input.name, -1)
-        if consumers:
-            merged[consumers] = merged.get(consumers, 0) + held_bytes
-    return tuple(
-        Net(producer=-1, consumers=consumers, operators=(), value_bytes=0, held_bytes=held_bytes)
-        for consumers, held_bytes in merged.items()
-        if held_bytes
-    )
-
-
-def _shared(
-    size_bytes: Mapping[str, int], unit_of: list[int], keys_of: list[tuple[str, ...]]
-) -> tuple[SharedBytes, ...]:
-    units: dict[str, set[int]] = {}
-    for index, keys in enumerate(keys_of):
-        for key in keys:
-            units.setdefault(key, set()).add(unit_of[index])
-    merged: dict[tuple[int, ...], int] = {}
-    for key, readers in units.items():
-        reading = tuple(sorted(readers))
-        merged[reading] = merged.get(reading, 0) + size_bytes[key]
-    return tuple(SharedBytes(reading, total) for reading, total in merged.items() if total)
-
-
-def _saved(problem: PartitionProblem, members: list[list[int]]) -> tuple[SharedBytes, ...]:
-    sizes = np.array(problem.least_saved_bytes, dtype=np.int64)
-    totals = [int(sizes[indices].sum()) for indices in members]
-    return tuple(SharedBytes((unit,), total) for unit, total in enumerate(totals) if total)
-
-
-def _storages(problem: PartitionProblem, unit_of: list[int]) -> tuple[Storage, ...]:
-    return tuple(
-        Storage(
-            unit=(unit := unit_of[holding.operator]),
-            first=holding.first,
-            last=holding.last,
-            readers=tuple(sorted({unit_of[index] for index in holding.waits_for} - {unit})),
-            is_output=holding.stays,
-            size_bytes=holding.size_bytes,
-        )
-        for holding in problem.least_holdings
-    )
+    for entry in entries:
+        names = tuple(sorted({cluster_of[unit] for unit in entry.units}))
+        merged[names] = merged.get(names, 0) + entry.size_bytes
+    return tuple(SharedBytes(names, size) for names, size in merged.items() if size)

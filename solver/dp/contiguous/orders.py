@@ -14,8 +14,7 @@ import heapq
 import random
 from collections.abc import Iterator, Sequence
 
-from solver.presolve.clusters import contract
-from solver.presolve.instance import Instance
+from solver.presolve.instance import Instance, contract
 from solver.presolve.unit_cuts import by_block
 
 

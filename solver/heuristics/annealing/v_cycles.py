@@ -10,8 +10,8 @@ from solver.heuristics.annealing.stage_state import StageState
 from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.model.problem_fields import ObjectiveName
-from solver.presolve.clusters import cluster, contract
-from solver.presolve.instance import Instance
+from solver.presolve.clusters import cluster
+from solver.presolve.instance import Instance, contract
 
 _WORTHWHILE = 0.7
 """The largest share of clusters among units at which clusters are annealed."""

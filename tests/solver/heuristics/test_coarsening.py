@@ -8,8 +8,7 @@ from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver.bounds.regional.markers import articulation_units
 from solver.bounds.regional.positions import PositionBound
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
-from solver.presolve.clusters import contract
-from solver.presolve.instance import condense
+from solver.presolve.instance import condense, contract
 
 
 def is_topological(order, edges):

@@ -18,8 +18,8 @@ from solver.heuristics.annealing.anneal import Cooling, anneal
 from solver.heuristics.annealing.stage_state import StageState
 from solver.heuristics.local_search import first_incumbents, improve
 from solver.model.clock import UNLIMITED, Clock
-from solver.presolve.clusters import cluster, contract
-from solver.presolve.instance import condense
+from solver.presolve.clusters import cluster
+from solver.presolve.instance import condense, contract
 from tests.support.graphs import grid
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
