@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     peak_bytes : int
         Peak while it is recomputed, if no later operator is.
     less_bytes : int
-        By so much the earlier peaks are lower, as it is not there yet.
+        Bytes by which earlier peaks are lower, as its own are not there yet.
     is_required : bool
         True if it must be.
     reads : tuple of (int, bool)
