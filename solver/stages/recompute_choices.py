@@ -206,9 +206,11 @@ class RecomputeChoices:
         for index, peaks in zip(candidates, self._rerun_peaks(part, candidates), strict=True):
             op, writers = operators[index], self._writers(index)
             kept_bytes = op.backward.kept_bytes
+            own = [operators[member].backward for member in (index, *writers)]
+            saved_bytes = sum(one.saved_bytes for one in own) + self._views_bytes(index, part)
             amounts = (
-                self._latency_ns[index] + sum(self._latency_ns[member] for member in writers),
-                op.backward.again_bytes - op.backward.saved_bytes - self._views_bytes(index, part),
+                sum(self._latency_ns[member] for member in (index, *writers)),
+                sum(one.again_bytes for one in own) - saved_bytes,
                 self._sent_bytes(index, 0, part) - self._sent_bytes(index, kept_bytes, part),
                 0,
             )

@@ -116,5 +116,5 @@ def test_nothing_that_fits_takes_less(count):
         nothing = least_recomputation([parts], -1, 3)
         assert not nothing.found
         seen["none"] += nothing.bound_ns == float("inf")
-    assert seen["equal"] > 8 * seen["less"], seen
+    assert seen["equal"] > 15 * seen["less"], seen
     assert seen["none"] > count // 4, seen
