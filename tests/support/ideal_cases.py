@@ -5,14 +5,17 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-from solver import PartitionPlan
+from solver import PartitionPlan, SolveLimits, SolveStatus, solve
+from solver.dp.ideal_program import why_declined
 from solver.model.devices import STAGING_HOST
 from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.instance import condense
 from solver.stages.blocks import collapse_units
 from solver.stages.costs import StageCosts
 from solver.stages.ideals import list_ideals
-from tests.support.random_problems import random_problem
+from tests.support.answers import check_proven, check_true
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
 
 
 def stage_costs(seed, **settings):
@@ -62,3 +65,26 @@ def stages_of(costs):
         for end in range(len(costs.ideals))
         if start != end and not (inside[start] & ~inside[end]).any()
     ]
+
+
+def check_ideals(problem, label):
+    """Check the answer of the program over ideals against brute force; return its status."""
+    result = solve(problem, SolveLimits(None, workers=1), solver="ideal-dp")
+    if result.status is SolveStatus.UNKNOWN:
+        assert result.reason == why_declined(problem) or "latency" in result.reason, label
+        assert result.plan is None, label
+        return result.status
+    best = brute_force(to_instance(problem))
+    if result.status is SolveStatus.FEASIBLE:
+        assert not one_reader_each(problem), f"{label}: {result}"
+        check_true(result, best, label)
+    else:
+        check_proven(result, best, label)
+    return result.status
+
+
+def one_reader_each(problem):
+    """Whether the program promises an optimum: a send is never counted for two devices."""
+    return problem.interconnect.charging != "peer_to_peer" or all(
+        len(set(readers)) < 2 for readers in problem.readers_of.values()
+    )

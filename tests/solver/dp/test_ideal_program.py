@@ -10,14 +10,14 @@ import pytest
 
 import solver.dp.ideal_program
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dp.ideal_program import can_win, why_declined
+from solver.dp.ideal_program import can_win
 from solver.evaluation.result import SolveStatus
 from solver.model.problem_fields import Weight
 from solver.stages.ideals import list_ideals, membership
 from solver.stages.pair_sums import Crossing, PairSum
-from tests.support.answers import check_proven, check_true
+from tests.support.answers import check_proven
 from tests.support.graphs import chain
-from tests.support.ideal_cases import without_links
+from tests.support.ideal_cases import check_ideals, without_links
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts, some
 from tests.support.random_problems import random_problem, to_instance
@@ -46,33 +46,10 @@ def chained(problem, seed):
     return without_links(problem).replace(operators=operators, objective=tuple(objective))
 
 
-def check(problem, label):
-    """Tests an answer against brute force; returns its status."""
-    result = solve(problem, LIMITS, solver="ideal-dp")
-    if result.status is SolveStatus.UNKNOWN:
-        assert result.reason == why_declined(problem) or "latency" in result.reason, label
-        assert result.plan is None, label
-        return result.status
-    best = brute_force(to_instance(problem))
-    if result.status is SolveStatus.FEASIBLE:
-        assert not one_reader_each(problem), f"{label}: {result}"
-        check_true(result, best, label)
-    else:
-        check_proven(result, best, label)
-    return result.status
-
-
-def one_reader_each(problem):
-    """Whether the program promises an optimum: a send is never counted for two devices."""
-    return problem.interconnect.charging != "peer_to_peer" or all(
-        len(set(readers)) < 2 for readers in problem.readers_of.values()
-    )
-
-
 @pytest.mark.parametrize("block", some(2, of=4))
 def test_it_equals_brute_force_or_declines(block):
     statuses = [
-        check(random_problem(seed, max_operators=7), seed)
+        check_ideals(random_problem(seed, max_operators=7), seed)
         for seed in range(block * 100, block * 100 + 100)
     ]
     declined = statuses.count(SolveStatus.UNKNOWN)
@@ -85,7 +62,9 @@ def test_it_equals_brute_force_or_declines(block):
 def test_it_equals_brute_force_where_nothing_is_declined(block):
     """Tests numbers of devices that are limited too."""
     statuses = [
-        check(accepted(random_problem(seed, max_operators=7, draw_chunks=seed % 3 == 0)), seed)
+        check_ideals(
+            accepted(random_problem(seed, max_operators=7, draw_chunks=seed % 3 == 0)), seed
+        )
         for seed in range(1_000 + block * 120, 1_120 + block * 120)
     ]
     assert SolveStatus.UNKNOWN not in statuses
@@ -96,7 +75,7 @@ def test_it_equals_brute_force_where_nothing_is_declined(block):
 @counts(54, 7_500)
 def test_it_equals_brute_force_where_values_are_relayed(count):
     statuses = [
-        check(accepted(random_problem(seed, max_operators=6, relayed=True)), seed)
+        check_ideals(accepted(random_problem(seed, max_operators=6, relayed=True)), seed)
         for seed in range(2_000, 2_000 + count)
     ]
     # What crosses the two borders of a stage is all there is to know: nothing stays open.
@@ -111,7 +90,7 @@ def test_the_latency_of_chains_equals_brute_force(count, relayed):
     found = Counter()
     for seed in range(5_000, 5_000 + count):
         problem = chained(random_problem(seed, max_operators=6, relayed=relayed), seed)
-        status = check(problem, seed)
+        status = check_ideals(problem, seed)
         if status is SolveStatus.UNKNOWN:
             result = solve(problem, LIMITS, solver="ideal-dp")
             assert result.reason == "transfer and latency are too large to be compared exactly"
@@ -244,7 +223,7 @@ def test_a_value_read_by_several_devices_gives_a_bound_or_a_proof(overlap, expec
             tuple(Device(f"d{i}") for i in range(3)),
             interconnect=Interconnect(Link(1_000_000_000), overlap=overlap),
         )
-        statuses.add(check(problem, seed))
+        statuses.add(check_ideals(problem, seed))
     assert statuses == expected
 
 
