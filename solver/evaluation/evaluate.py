@@ -180,16 +180,8 @@ def stage_memory_bytes(
 
     It is independent of the rest of a plan: inputs from other operators are received, and outputs
     to other operators are sent. Under relayed charging it is a lower bound, for a device that
-    relays no values.
-
-    Parameters
-    ----------
-    operators : iterable of str
-        Names in any order; the operators run in execution order.
-    in_flight : int
-        Microbatches with saved tensors (memory model ``training`` only).
-    recomputed : collection of str
-        Names of the recomputed operators.
+    relays no values. Tensors are saved for `in_flight` microbatches (memory model ``training``
+    only).
     """
     here = np.array(sorted({problem.index_of[name] for name in operators}), dtype=np.int64)
     if not len(here):

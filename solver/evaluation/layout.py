@@ -11,22 +11,17 @@ from solver.model.problem import PartitionProblem
 
 
 class Layout:
-    """A plan's placement of operators, as arrays.
+    """A plan's placement of operators, as arrays; a plan that leaves out an operator is refused.
 
-    `stage` gives the stage number by operator, and -1 for graph inputs; `order` lists the
-    operators stage after stage, each in execution order; `arcs` are the pairs of stages crossed
-    by a forward edge, and `paths` the pairs of places of which one waits for the other: the same
-    or, of relayed values, neighbours.
+    `stage` gives the stage number by operator, and -1 for graph inputs; `order` lists the operators
+    stage after stage, each in execution order; `arcs` are the pairs of stages crossed by a forward
+    edge, and `paths` the pairs of places of which one waits for the other: the same or, of relayed
+    values, neighbours.
 
     A *place* holds memory and spends time: a stage or, under relayed charging, a chain position
     without operators (numbered after the stages). `device_of_place` and `position`, the chain
     position, are indexed by place, `place` by chain position with a place. `hops` are those of the
     values of operators before `first_received`: of all or, under other charging, of none.
-
-    Raises
-    ------
-    PartitionError
-        If the plan is not a total map from the operators to the devices.
     """
 
     def __init__(self, problem: PartitionProblem, plan: PartitionPlan) -> None:

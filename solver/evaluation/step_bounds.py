@@ -11,30 +11,16 @@ def step_bound_ns(
 ) -> int:
     """Return a lower bound of a step's time under every schedule of this project.
 
-    Parameters
-    ----------
-    times : PipelineTimes
-        Times of one microbatch, by position.
-    microbatches : int
-        Microbatches of the step.
-    devices, backward
-        As in :func:`solver.model.schedules.action_tables`.
+    `times` are those of one microbatch; `devices` and `backward` are as in
+    :func:`solver.model.schedules.action_tables`. The bound is the maximum over ranks and links of
+    the least time before one of their jobs, plus the time of all their jobs, plus the least time
+    after one of them.
 
-    Returns
-    -------
-    int
-        Nanoseconds: the maximum over ranks and links of the least time before one of their jobs,
-        plus the time of all their jobs, plus the least time after one of them.
-
-    Notes
-    -----
     Both least times are longest paths in the event graph of a single microbatch: every schedule
     passes each microbatch through its jobs in that order. For a chain without overlap, and rank q
-    with a single chunk, the bound is the sum of the passes of the ranks before q plus m times
-    the load of q.
+    with a single chunk, the bound is the sum of the passes of the ranks before q plus m times the
+    load of q.
 
-    Examples
-    --------
     >>> chain = PipelineTimes((1, 3), (2, 6), {(0, 1): (0, 0)})
     >>> step_bound_ns(chain, 10, devices=2)
     93

@@ -37,25 +37,11 @@ def step_time_ns(
 ) -> int:
     """Return the time of a step without listing all events of its timeline.
 
-    Parameters
-    ----------
-    times : PipelineTimes
-        Times of one microbatch, by position.
-    schedule, microbatches, devices, backward
-        As in :func:`solver.model.schedules.action_tables`.
+    `times` are those of one microbatch; the rest is as in
+    :func:`solver.model.schedules.action_tables`. Takes O(log m) products of matrices with a row for
+    each job that later columns wait for: one or two for each position and transfer.
+    ``docs/definition.md`` explains why it is exact.
 
-    Returns
-    -------
-    int
-        Nanoseconds.
-
-    Notes
-    -----
-    Takes O(log m) products of matrices with a row for each job that later columns wait for: one
-    or two for each position and transfer. ``docs/definition.md`` explains why it is exact.
-
-    Examples
-    --------
     >>> chain = PipelineTimes((1, 3), (2, 6), {(0, 1): (0, 0)})
     >>> step_time_ns(chain, "1f1b", 10**9, devices=2)
     9000000003

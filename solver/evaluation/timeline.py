@@ -26,15 +26,9 @@ Arc = tuple[int, int]
 class Task(NamedTuple):
     """The jobs of all microbatches that share a kind, a pass and positions, hence a duration.
 
-    Attributes
-    ----------
-    kind : {"action", "link", "write", "read"}
-        An action of a rank; a transfer on the link between two ranks; a transfer to, or from,
-        the staging memory of the host.
-    step : {"forward", "backward"}
-        The pass of the task.
-    source, target : int
-        Positions; equal except for "link".
+    Its kind is an action of a rank ("action"), a transfer on the link between two ranks ("link"),
+    or one to ("write") or from ("read") the staging memory of the host. Positions are equal except
+    for "link".
     """
 
     kind: JobKind
@@ -57,13 +51,8 @@ class Task(NamedTuple):
 class EventNode(NamedTuple):
     """One node of the event graph.
 
-    Attributes
-    ----------
-    microbatch : int
-        Numbered from 0.
-    after : tuple of (int, Arc or None)
-        Numbers of its predecessors, each with the arc that causes the precedence, or None if both
-        jobs share a rank or link or are parts of one transfer.
+    `after` has the numbers of its predecessors, each with the arc that causes the precedence, or
+    None if both jobs share a rank or link or are parts of one transfer.
     """
 
     task: Task
@@ -165,10 +154,7 @@ class PipelineTimeline:
 def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
     """Return the timeline in which every job starts as soon as its predecessors have ended.
 
-    Raises
-    ------
-    PartitionError
-        If an action has no times, or the tables deadlock.
+    Refuses an action without times, and tables that deadlock.
     """
     events: list[list[Event]] = [[] for _ in tables]
     step_ns = 0
@@ -181,13 +167,7 @@ def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
 
 
 def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[EventNode, int, int]]:
-    """Return all jobs of a step with their start and end in nanoseconds.
-
-    Raises
-    ------
-    PartitionError
-        As :func:`timeline`.
-    """
+    """Return all jobs of a step with their start and end in ns; refuses as :func:`timeline`."""
     jobs = times.jobs(tables)
     durations = {task: times.duration_ns(task) for task in {job.task for job in jobs}}
     ends: list[int] = []
@@ -209,23 +189,9 @@ def event_graph(
 ) -> tuple[EventNode, ...]:
     """Return the jobs of one step in topological order.
 
-    Parameters
-    ----------
-    tables : tuple of tuple of Action
-        Ordered actions of each rank.
-    position_count : int
-        Positions of the chain, ranks times chunks.
-    arcs : sequence of (int, int)
-        Pairs of positions; the second reads from the first.
-    overlap : bool
-        True if transfers are jobs of their own.
-    staged : bool
-        True if transfers go through the staging memory of the host.
-
-    Raises
-    ------
-    PartitionError
-        If the tables and the arcs contradict each other.
+    The chain has `position_count` positions, ranks times chunks; the second position of an arc
+    reads from the first. With `overlap` transfers are jobs of their own; if `staged`, they go
+    through the staging memory of the host. Tables and arcs that contradict each other are refused.
     """
     return _Player(tables, position_count, arcs, overlap, staged).play()
 

@@ -68,18 +68,11 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True)
 class StageUsage:
-    """Contribution of one stage to the times and memory of its device.
+    """Contribution of one stage to the times and memory of its device, which holds the weights.
 
-    Attributes
-    ----------
-    received_bytes, live_bytes, saved_bytes : int
-        Memory of the stage: received values, the largest sum of holdings
-        (:mod:`solver.model.holdings`), and tensors saved for `in_flight` - 1 earlier
-        microbatches. The device holds the weights.
-    in_flight : int
-        Microbatches with tensors saved for their backward passes.
-    compute_ns, send_ns, receive_ns, time_ns : int
-        A value that several stages of a device read is received by the first of them.
+    Its memory is of received values, of the largest sum of holdings (:mod:`solver.model.holdings`),
+    and of tensors saved for the backward passes of `in_flight` - 1 earlier microbatches. A value
+    that several stages of a device read is received by the first of them.
     """
 
     stage: Stage
@@ -129,15 +122,7 @@ def stage_usage(
     memory: StageMemory,
     received: Ints,
 ) -> tuple[StageUsage, ...]:
-    """Return the times and memory of each stage of a plan.
-
-    Parameters
-    ----------
-    problem, plan
-        As for :func:`solver.evaluation.evaluate.evaluate`.
-    received : array of int64
-        Bytes by place.
-    """
+    """Return the times and memory of each stage of a plan; `received` has bytes by place."""
     counts = microbatches_in_flight(problem, plan)
     saved_bytes = (memory.saved_bytes * (np.array(counts, dtype=np.int64) - 1)).tolist()
     received_bytes, live_bytes = received.tolist(), memory.peak_bytes.tolist()
@@ -167,15 +152,7 @@ def device_usage(
     memory: StageMemory,
     received: Ints,
 ) -> tuple[DeviceUsage, ...]:
-    """Return the times and memory of each device: its stages and its relays.
-
-    Parameters
-    ----------
-    stages : tuple of StageUsage
-        Of the plan.
-    times, memory, received
-        As for :func:`stage_usage`.
-    """
+    """Return the times and memory of each device: its stages and its relays."""
     weights = weights_bytes_of(problem, layout.device_of_stage[layout.stage], layout.order)
     weights_bytes = weights.tolist()
     # Positions of a device without operators, by device.

@@ -21,14 +21,7 @@ def violations(
 ) -> tuple[str, ...]:
     """Return one sentence for each constraint that a plan violates.
 
-    Parameters
-    ----------
-    usage : sequence of DeviceUsage
-        Usage of the plan's devices.
-    arcs : sequence of (int, int)
-        Sending and receiving stages.
-    recomputation : Recomputation
-        Recomputed operators of the plan.
+    `arcs` are pairs of a sending and a receiving stage.
     """
     found = _broken_order(plan, arcs)
     found += other_regions(problem, plan)

@@ -39,20 +39,11 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
 def write_files_atomically(contents: Mapping[str | os.PathLike[str], str | bytes]) -> None:
     """Write texts and bytes to files, by way of temporary files beside them.
 
-    All are complete before the first takes its place.
+    All are complete before the first takes its place, in the order of `contents`. If a folder is
+    missing or not writable, all files stay as they were.
 
-    A symbolic link stays one: the file that it names is replaced. Anything that is neither a
-    file nor a folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
-
-    Parameters
-    ----------
-    contents : mapping of path to str or bytes
-        In the order in which they take their places.
-
-    Raises
-    ------
-    PartitionError
-        If a folder is missing or not writable; all files are then as they were.
+    A symbolic link stays one: the file that it names is replaced. Anything that is neither a file
+    nor a folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
     """
     made: list[tuple[str, Path]] = []
     try:
@@ -104,13 +95,7 @@ def _put_in_place(made: list[tuple[str, Path]]) -> None:
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file or folder that a path names, through symbolic links.
-
-    Raises
-    ------
-    OSError
-        If they lead in a circle.
-    """
+    """Return the file or folder that a path names; OSError if symbolic links lead in a circle."""
     real = Path(os.path.realpath(path))
     if real.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link that leads to itself")
@@ -151,12 +136,8 @@ def load_json(path: str | os.PathLike[str], build: Callable[[Any], T]) -> T:
 def kind_of_file(path: str | os.PathLike[str]) -> str:
     """Return the kind of a path: "file", or "folder", "pipe", "socket", "device".
 
-    Raises
-    ------
-    OSError
-        If nothing stands there, or links lead in a circle.
-    ValueError
-        If no path has such characters.
+    Raises OSError if nothing stands there or links lead in a circle, and ValueError if no path has
+    such characters.
     """
     mode = os.stat(path).st_mode  # noqa: PTH116 - of any path
     kinds = {

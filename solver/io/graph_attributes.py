@@ -110,12 +110,8 @@ def _meant(name: str) -> str:
 def checked_graph(graph: object) -> nx.DiGraph:
     """Return a graph whose nodes are named by strings, and which has no unknown attribute.
 
-    Whole numbers as names become strings: node 3 is ``"3"``.
-
-    Raises
-    ------
-    PartitionError
-        If it is no directed graph, a name is neither, two become one, or an attribute is unknown.
+    Whole numbers as names become strings: node 3 is ``"3"``. Refuses other names, and two that
+    become one.
     """
     import networkx as nx
 

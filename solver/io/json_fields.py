@@ -33,20 +33,10 @@ _MOST_LEVELS: Final = 100
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
-    """Return the data of a JSON text.
+    """Return the data of a JSON text, of which bytes are UTF-8; messages begin with `source`.
 
-    Parameters
-    ----------
-    text : str or bytes
-        Bytes are UTF-8.
-    source : str
-        Prefix of messages, such as the name of the file.
-
-    Raises
-    ------
-    PartitionError
-        In one line: no JSON, a key that an object has twice, a number of thousands of digits, or
-        lists and objects in more than 100 others.
+    Refuses a key that an object has twice, a number of thousands of digits, and lists and objects
+    in more than 100 others.
     """
 
     def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -122,25 +112,14 @@ def as_object(value: object, what: str) -> dict[str, Any]:
 def read_as(
     kind: Any, value: object, where: str, readers: Mapping[Any, Reader] | None = None
 ) -> Any:
-    """Return plain data as the type that an annotation names.
+    """Return plain data as the type that an annotation names; messages begin with `where`.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass or named tuple, whose fields with a default may be left out; str, bool, or an
-        int or finite float that is not negative; a tuple or set, a mapping with texts for keys, a
-        literal; any of these or None. ``Annotated[T, reader]`` is read by `reader`.
-    value : object
-        As ``json.loads`` returns it.
-    where : str
-        Prefix of messages, such as ``"stages[2]"``; empty for the outermost.
-    readers : mapping of type to callable, optional
-        Readers of fields that need another one.
+    `kind` is a dataclass or named tuple, whose fields with a default may be left out; str, bool, or
+    an int or finite float that is not negative; a tuple or set, a mapping with texts for keys, a
+    literal; any of these or None. ``Annotated[T, reader]`` is read by `reader`, and so are the
+    types in `readers`.
 
-    Raises
-    ------
-    PartitionError
-        Naming the field that is missing, unknown or of the wrong kind.
+    Messages name the field that is missing, unknown or of the wrong kind.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if readers and kind in readers:

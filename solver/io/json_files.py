@@ -138,13 +138,7 @@ def problem_digest(problem: PartitionProblem) -> str:
 
 
 def problem_from_json(data: object) -> PartitionProblem:
-    """Build a problem from plain data.
-
-    Raises
-    ------
-    PartitionError
-        Naming the field that is missing, unknown or of the wrong kind.
-    """
+    """Build a problem from plain data."""
     fields = check_schema(data, "", _PROBLEM_SCHEMA, SCHEMA_VERSION)
     if isinstance(fields.get("objective"), str):
         fields["objective"] = [fields["objective"]]
@@ -187,13 +181,7 @@ def plan_to_json(
 
 
 def plan_from_json(data: object, where: str = "") -> PartitionPlan:
-    """Build a plan from plain data; messages begin with `where`.
-
-    Raises
-    ------
-    PartitionError
-        Naming the field that is missing, unknown or of the wrong kind.
-    """
+    """Build a plan from plain data; messages begin with `where`."""
     fields = check_schema(data, where, _PLAN_SCHEMA, SCHEMA_VERSION)
     as_mapping(fields.pop(_TIMES_FROM, {}), f"{where}{_TIMES_FROM}", str)
     plan: PartitionPlan = read_as(PartitionPlan, fields, where)

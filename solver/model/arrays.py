@@ -76,42 +76,23 @@ class HoldingArrays:
 
 
 class ProblemArrays:
-    """Arrays that depend on the problem alone.
-
-    Attributes
-    ----------
-    reads : Lists
-        The operators and graph inputs that each operator reads.
-    readers : Lists
-        The operators that read each operator or graph input.
-    root : Ints
-        The operator or graph input that owns the storage of each operator's value.
-    value_bytes, gradient_bytes : Ints
-        Transferred bytes of each operator's value and, in training, of its gradient.
-    held_bytes : Ints
-        Bytes that a reading stage elsewhere holds, by operator and graph input: the values of all
-        microbatches and, in training, one gradient, or two if it may be a slice.
-    returned_bytes : Ints
-        Bytes that the sender of a value holds for returned gradients of all microbatches, by
-        operator.
-    saved_bytes : Ints
-        Bytes of a microbatch kept for the backward pass, by operator.
-    weights : Lists
-        Numbers of the weights of each operator.
-    """
+    """Arrays that depend on the problem alone, by operator unless they say otherwise."""
 
     def __init__(self, problem: ProblemFields) -> None:
         self._problem = problem
         operators = problem.operators
         number = dict(problem.index_of)
         number.update((g.name, len(operators) + i) for i, g in enumerate(problem.inputs))
+        # Numbers of operators and graph inputs, and of the owners of their storages.
         self.reads = Lists.of([number[name] for name in op.reads] for op in operators)
         readers = problem.readers_of
         self.readers = Lists.of([number[reader] for reader in readers[name]] for name in number)
         self.root = _array([number[problem.root_of[name]] for name in number])
         self.value_bytes = _array([op.value_bytes for op in operators])
         self.gradient_bytes = np.zeros(len(operators), dtype=np.int64)
-        self.saved_bytes = np.zeros(len(operators), dtype=np.int64)
+        self.saved_bytes = np.zeros(len(operators), dtype=np.int64)  # of a microbatch
+        # Of a reading stage elsewhere, by operator and graph input: the values of all microbatches
+        # and, in training, one gradient, or two if it may be a slice.
         held_bytes = [op.held_value_bytes for op in operators]
         self.held_bytes = _array([*held_bytes, *(g.value_bytes for g in problem.inputs)])
         if problem.memory_model != "weights":
@@ -125,6 +106,7 @@ class ProblemArrays:
             buffer_bytes = _array([op.backward.buffer_bytes for op in operators])
             rests_bytes = buffer_bytes - self.gradient_bytes
             self.held_bytes[: len(operators)] += np.maximum(copies_bytes, rests_bytes)
+        # Held by the sender of a value for the returned gradients of all microbatches.
         self.returned_bytes = problem.microbatches * self.gradient_bytes
         self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)
         self.is_backward = np.array([op.is_backward for op in operators], dtype=np.bool_)

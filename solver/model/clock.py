@@ -25,19 +25,10 @@ class _Counter:
 class Clock:
     """The time of a search, or a slice of it.
 
-    A deterministic clock counts work instead of wall-clock seconds: CP-SAT's deterministic
-    seconds, and charges of other searches in units of about one core-second. The search then does
-    not depend on the speed of the machine.
+    A deterministic clock counts work instead of wall-clock seconds: CP-SAT's deterministic seconds,
+    and charges of other searches in units of about one core-second. The search then does not depend
+    on the speed of the machine.
 
-    Parameters
-    ----------
-    limit_s : float
-        Seconds, or units of work; infinite for no limit.
-    is_deterministic : bool
-        True to count work.
-
-    Examples
-    --------
     >>> clock = Clock(10.0, is_deterministic=True)
     >>> part = clock.slice(4.0)
     >>> part.charge(3.0)

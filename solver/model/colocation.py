@@ -14,19 +14,9 @@ def leader_of(leader: list[int], index: int) -> int:
 
 
 def merged(names: Sequence[str], groups: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
-    """Merge overlapping groups.
+    """Merge overlapping groups of operators into a partition of `names`.
 
-    Parameters
-    ----------
-    names : sequence of str
-        All operators, in execution order.
-    groups : iterable of iterables of str
-        Operators that share a stage; no group is empty.
-
-    Returns
-    -------
-    tuple of tuple of str
-        A partition of the operators, in execution order by first operator.
+    `names` are in execution order; parts come in the order of their first operators.
     """
     index_of = {name: index for index, name in enumerate(names)}
     leader = list(range(len(names)))

@@ -37,13 +37,8 @@ _BRANDS: Final = re.compile(r"^(NVIDIA |Tesla |GeForce )+")
 def visible_devices(where: str, example: str) -> tuple[Device, ...]:
     """Return the devices with their class and their currently free memory.
 
-    Identical cards of an unknown model have the class ``default``, with a generic speed.
-
-    Raises
-    ------
-    PartitionError
-        If there is no device, or if models differ and one is unknown. The message begins with
-        `where` and ends with `example`.
+    Identical cards of an unknown model have the class ``default``, with a generic speed. No device,
+    or an unknown model beside another one, is refused in a message from `where` to `example`.
     """
     found = _names_and_memory()
     if not found:

@@ -16,13 +16,7 @@ from solver.model.quantities import counted
 
 
 def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct cuts in execution order.
-
-    Raises
-    ------
-    PartitionError
-        If a cut is no operator, belongs to a backward pass, or is the last operator.
-    """
+    """Return the distinct cuts in execution order; refuses those that divide no forward pass."""
     names = several(cuts, "cuts")
     if not names:
         return ()

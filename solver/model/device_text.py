@@ -25,24 +25,11 @@ _ENTRY: Final = re.compile(
 def read_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> tuple[Device, ...]:
     """Read devices from a string.
 
-    Parameters
-    ----------
-    text : str
-        Entries ``[COUNTx]MEMORY[@CLASS]`` with commas between them, or ``auto`` for the CUDA
-        devices of this machine (:mod:`solver.model.cuda_driver`). MEMORY has a unit, or is
-        ``unlimited``. CLASS is not checked here.
-    named : str
-        Name of the argument in messages, such as the option of a command.
-    example : str
-        Advice in messages.
+    Its entries are ``[COUNTx]MEMORY[@CLASS]``, with commas between them, or ``auto`` for the CUDA
+    devices of this machine (:mod:`solver.model.cuda_driver`). MEMORY has a unit, or is
+    ``unlimited``. CLASS is not checked here. Messages call the argument `named`, and advise by
+    `example`.
 
-    Raises
-    ------
-    PartitionError
-        If the text is no list of devices; the message gives the remedy.
-
-    Examples
-    --------
     >>> [device.memory_bytes for device in read_devices("2x1KiB,3KB")]
     [1024, 1024, 3000]
     >>> read_devices("24GB,64GB@cpu")[1]

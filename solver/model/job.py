@@ -42,10 +42,7 @@ per second, or the tokens that fit."""
 def grown_bytes(position_bytes: int, limit: int | None, before: int, after: int) -> int:
     """Return the growth of a cache in bytes from a context of `before` to one of `after`.
 
-    Parameters
-    ----------
-    limit : int or None
-        The most positions that it holds; None if it holds all of them.
+    It holds at most `limit` positions, or all of them.
     """
     most = max(before, after) if limit is None else limit
     return (min(after, most) - min(before, most)) * position_bytes

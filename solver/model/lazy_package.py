@@ -10,20 +10,13 @@ from typing import Any
 class LazyPackage(ModuleType):
     """A package whose ``__init__`` names modules, and imports none of them.
 
-    An ``__init__`` opts in by ``sys.modules[__name__].__class__ = LazyPackage``.
-
-    Attributes
-    ----------
-    MODULE_OF : dict of str to str
-        Defining module of each public name.
-
-    Notes
-    -----
-    Importing a module imports its parent packages. If these imported all their public names, every
-    import would take the seconds of the slowest one, such as torch.
+    An ``__init__`` opts in by ``sys.modules[__name__].__class__ = LazyPackage``. Importing a module
+    imports its parent packages: if these imported all their public names, every import would take
+    the seconds of the slowest one, such as torch.
     """
 
     MODULE_OF: dict[str, str]
+    """Defining module of each public name."""
 
     @property
     def __all__(self) -> list[str]:

@@ -21,13 +21,7 @@ from solver.model.problem_fields import ColocationGroup, Weight
 
 
 class MergedPhases:
-    """Problems of several phases as one; see :meth:`solver.model.job.Job.merged`.
-
-    Parameters
-    ----------
-    problems : mapping of str to PartitionProblem
-        By the name of the phase.
-    """
+    """Problems of several phases, by name, as one; see :meth:`solver.model.job.Job.merged`."""
 
     def __init__(self, problems: Mapping[str, PartitionProblem]) -> None:
         self._problems = problems

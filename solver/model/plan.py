@@ -302,10 +302,7 @@ def quotient_arcs(
 ) -> tuple[tuple[Group, Group], ...]:
     """Return the arcs of the quotient graph: pairs of groups crossed by a forward edge.
 
-    Parameters
-    ----------
-    group_of : mapping
-        The stage, device or other group of every operator, by name.
+    `group_of` has the stage, device or other group of every operator, by name.
     """
     arcs: dict[tuple[Group, Group], None] = {}
     for op in problem.operators:

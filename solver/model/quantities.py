@@ -25,13 +25,7 @@ _MOST_NAMES: Final = 4
 
 
 def parse_memory(text: str, where: str, example: str) -> int | None:
-    """Parse a memory size such as ``24GiB`` as bytes, and ``unlimited`` as None.
-
-    Raises
-    ------
-    PartitionError
-        If the text is no memory size; the message has `where` and `example`.
-    """
+    """Parse a memory size such as ``24GiB`` as bytes, and ``unlimited`` as None."""
     if text.strip().lower() == "unlimited":
         return None
     size = quantity(text, where, "memory", example)
@@ -56,13 +50,7 @@ def quantity(text: str, where: str, what: str, example: str) -> Fraction:
 
 
 def parse_duration(text: str, where: str, example: str) -> int:
-    """Parse a time such as ``10us`` or ``1.5ms`` as nanoseconds, rounded up.
-
-    Raises
-    ------
-    PartitionError
-        If the text is no time; the message has `where` and `example`.
-    """
+    """Parse a time such as ``10us`` or ``1.5ms`` as nanoseconds, rounded up."""
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in _NS_OF:
         raise PartitionError(f"{where}: {text.strip()!r} is not a time; {example}")

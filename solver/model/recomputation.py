@@ -72,12 +72,8 @@ def required(
 ) -> frozenset[str]:
     """Return the closure of `recomputed` under the operators that must be recomputed with them.
 
-    Parameters
-    ----------
-    stage_of : mapping of str to int
-        As in :class:`Recomputation`.
-    regions : collection of int
-        With ``recompute="layers"``, regions to recompute besides those of `recomputed`.
+    `stage_of` is as in :class:`Recomputation`. With ``recompute="layers"``, `regions` are
+    recomputed besides those of `recomputed`.
     """
     found = frozenset(recomputed)
     while problem.must_recompute or (problem.recompute == "layers" and (found or regions)):
@@ -91,20 +87,10 @@ def required(
 class Recomputation:
     """The recomputed operators of some stages, and the values that they need.
 
-    Parameters
-    ----------
-    stage_of : mapping of str to int
-        Stage number by operator; operators left out are elsewhere.
-    recomputed : collection of str
-        Recomputed operators with a storage of their own.
-
-    Attributes
-    ----------
-    again : Bools, shape (operators,)
-        All recomputed operators: the given ones, in-place writers to their storages, and views of
-        them on the same stage that others of these read.
-    anchor : Bools, shape (operators,)
-        Operators kept because recomputed operators of their stage read them.
+    `stage_of` has the stage number of each operator that is not elsewhere; `recomputed` are
+    operators with a storage of their own. `again`, by operator, is true of these, of in-place
+    writers to their storages, and of views of them on the same stage that others of these read.
+    `anchor` is true of operators kept because recomputed operators of their stage read them.
     """
 
     def __init__(
@@ -178,13 +164,7 @@ class Recomputation:
         return self._graph.readers[index]
 
     def missing(self, regions: Collection[int] = ()) -> list[int]:
-        """Return further operators that must be recomputed, with their required predecessors.
-
-        Parameters
-        ----------
-        regions : collection of int
-            As in :func:`required`.
-        """
+        """Return further operators that must be recomputed, with their required predecessors."""
         operators = self._problem.operators
         whole: set[int] = set()
         if self._problem.recompute == "layers":

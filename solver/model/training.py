@@ -218,19 +218,10 @@ def most_in_flight(
     """Return the maximum of :func:`in_flight` over all numbers of chunks up to `chunks`.
 
     A plan may use fewer chunks than allowed. With three or more allowed, a stage of a plan with
-    fewer chunks can have more microbatches in flight than a stage at the same distance from the
-    end of a plan with all chunks. This maximum covers both, and depends on the distance from the
-    end alone, so that memory is linear in the placement.
+    fewer chunks can have more microbatches in flight than a stage at the same distance from the end
+    of a plan with all chunks. This maximum covers both, and depends on the distance from the end
+    alone, so that memory is linear in the placement.
 
-    Parameters
-    ----------
-    schedule, microbatches, devices, followers, later_chunks
-        As in :func:`in_flight`.
-    chunks : int
-        Most chunks per device that a plan may use.
-
-    Examples
-    --------
     >>> [in_flight("1f1b", 20, chunks=v, devices=5, followers=0, later_chunks=1) for v in (2, 3)]
     [6, 5]
     >>> most_in_flight("1f1b", 20, chunks=3, devices=5, followers=0, later_chunks=1)
