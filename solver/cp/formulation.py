@@ -80,24 +80,11 @@ from solver.presolve.instance import Instance
 class CpSatFormulation:
     """Variables, constraints and objective expressions of one problem.
 
-    Parameters
-    ----------
-    windows : StageWindows
-        Must leave at least one optimal plan.
-    slots : int
-        Number of devices in a round; at most one per device and per unit is of use.
-    largest_load_ns : int, optional
-        An upper bound on the bottleneck of the plans of interest.
-    chunks, order, use_all, all_rounds, clock
-        As for :class:`~solver.cp.stage_model.StageModel`. When the clock is over,
-        :class:`~solver.cp.hinted_model.OutOfTime` is raised, now or by :meth:`objective`.
-
-    Attributes
-    ----------
-    stages : StageModel
-        The CP-SAT model; converts plans into hints and solutions into plans.
-    step : StepRows
-        Its `is_exact` is False if the objective ``step`` is a lower bound.
+    `windows` must leave at least one optimal plan. Of `slots`, the devices in a round, at most one
+    per device and per unit is of use. `largest_load_ns` is an upper bound on the bottleneck of the
+    plans of interest. When the clock is over, :class:`~solver.cp.hinted_model.OutOfTime` is raised,
+    now or by :meth:`objective`. The rest is as for :class:`~solver.cp.stage_model.StageModel`,
+    which is in `stages`. `step.is_exact` is False if the objective ``step`` is a lower bound.
     """
 
     def __init__(

@@ -41,22 +41,10 @@ class StageChoice:
 class HintedModel:
     """Variables with their definitions.
 
-    Parameters
-    ----------
-    clock : Clock
-        When it is over, every new variable and row raises :class:`OutOfTime`: building a large
-        model may take longer than its search may.
-
-    Attributes
-    ----------
-    model : cp_model.CpModel
-        CP-SAT's, to which :meth:`add_row` adds.
-    upper : dict of int to int
-        Upper bound of every variable, by index; all lower bounds are 0.
-    definitions : list
-        Every variable with its value under a plan, in an order in which they can be computed.
-    values : dict of int to int
-        Values of the variables under the current hint, by index.
+    When the clock is over, every new variable and row raises :class:`OutOfTime`: building a large
+    model may take longer than its search may. `upper` and `values` have, by the index of a
+    variable, its upper bound (all lower bounds are 0) and its value under the current hint;
+    `definitions` its value under a plan, in an order in which they can be computed.
     """
 
     def __init__(self, clock: Clock = UNLIMITED) -> None:

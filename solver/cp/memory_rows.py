@@ -22,11 +22,8 @@ from solver.presolve.live_sets import held_from, maximal_live_sets
 class MemoryRows:
     """Adds the memory rows of every slot to a model.
 
-    Attributes
-    ----------
-    peak_permille : LinearSum
-        At least the largest share of a device's capacity in use, per thousand; the constant 0
-        unless the objective ``peak_memory`` asks for it.
+    `peak_permille` is at least the largest share of a device's capacity in use, per thousand; the
+    constant 0 unless the objective ``peak_memory`` asks for it.
     """
 
     def __init__(self, crossings: Crossings, choice: RecomputeChoice | None = None) -> None:

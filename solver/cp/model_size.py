@@ -21,25 +21,12 @@ def link_terms(
 ) -> int:
     """Return about the number of terms of the times on links in a model.
 
-    If it decides the device order, every possible transfer from one slot to another is a term for
-    each pair of kinds of devices on them (:meth:`solver.cp.load_rows.LoadRows.link_time`). In a
-    model of one order it is a term of the load of both slots, and of the rows of both between two
-    borders.
+    A round has `slots` devices, and there are `chunks` rounds. If the model decides the device
+    order, every possible transfer from one slot to another is a term for each pair of kinds of
+    devices on them (:meth:`solver.cp.load_rows.LoadRows.link_time`). In a model of one order it is
+    a term of the load of both slots, and of the rows of both between two borders. If links are
+    uniform, or a host stages all values, few rows depend on the order: the answer is 0.
 
-    Parameters
-    ----------
-    slots, chunks : int
-        Number of devices in a round, and of rounds.
-    decides_order : bool
-        The model chooses the order of devices; otherwise it is given.
-
-    Returns
-    -------
-    int
-        0 if links are uniform, or a host stages all values: then few rows depend on the order.
-
-    Examples
-    --------
     >>> from solver import Device, Interconnect, Link, Operator, PartitionProblem
     >>> from solver.presolve.instance import condense
     >>> operators = [Operator("a", 10, value_bytes=1), Operator("b", 10, ("a",))]

@@ -22,12 +22,8 @@ from solver.presolve.transfers import Part
 class RecomputeChoice:
     """Chooses, for every operator, the position where it is recomputed; adds the rules to a model.
 
-    Attributes
-    ----------
-    structure : StorageGraph
-        Families of aliases, readers and savers, of the operators by index.
-    again : list of list of Literal
-        again[u][p]: operator u is recomputed on position p.
+    `again[u][p]` says that operator u is recomputed on position p; `structure` has families of
+    aliases, readers and savers, of the operators by index.
     """
 
     def __init__(self, stages: StageModel) -> None:

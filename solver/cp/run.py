@@ -32,19 +32,9 @@ _LEAST_WORK_S: Final = 1e-3
 class Question:
     """A model to minimise, and known bounds.
 
-    Attributes
-    ----------
-    stages : StageModel
-        Its `model`.
-    best : int or None
-        The incumbent's value.
-    is_hinted : bool
-        True if the incumbent is certainly a solution of the model.
-    restart_at : int or None
-        A solution of at most this value ends the run.
-    judge : callable or None
-        If the values of the model only bound those of its plans, offers a plan and returns the
-        best value so far.
+    `best` is the incumbent's value; `is_hinted` is True if the incumbent is certainly a solution of
+    the model. A solution of at most `restart_at` ends the run. If the values of the model only
+    bound those of its plans, `judge` offers a plan and returns the best value so far.
     """
 
     stages: StageModel
@@ -58,16 +48,8 @@ class Question:
 class Answer:
     """Result of CP-SAT for a model.
 
-    Attributes
-    ----------
-    bound : int or None
-        Of all plans that the question is about; None if there are none.
-    plan : PartitionPlan or None
-        The last solution.
-    value : int or None
-        The model's value of `plan`.
-    is_optimal : bool
-        True if no solution of the model has a lower value.
+    `bound` is of all plans that the question is about; None if there are none. `plan` is the last
+    solution, `value` the model's value of it; `is_optimal` says that no solution has a lower value.
     """
 
     bound: int | None

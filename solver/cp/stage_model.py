@@ -42,33 +42,11 @@ class OperatorChoice(Protocol):
 class StageModel(HintedModel):
     """Stage and device variables with the constraints that define them.
 
-    Parameters
-    ----------
-    windows : StageWindows
-        Of positions 0 to slots * chunks - 1.
-    slots : int
-        Number of devices in a round.
-    chunks : int
-        Number of rounds; position c * slots + s is chunk c of the device in slot s.
-    order : sequence of int, optional
-        The kind of device in each slot; without it the order is part of the decision.
-    use_all : bool
-        Leave no slot empty.
-    all_rounds : bool
-        Leave neither the first round empty nor the last.
-    clock : Clock
-        Limits the time to build the model.
-
-    Attributes
-    ----------
-    places : tuple of Place
-        The positions of each slot.
-    used : list of Literal
-        used[s], by slot.
-    kind : list of list of Literal
-        q[s,k], by slot and kind.
-    choices : list of OperatorChoice
-        Choices within stages.
+    A round has `slots` devices; position c * slots + s is chunk c of the device in slot s, and
+    `windows` are of these positions. `order` gives the kind of device in each slot; without it the
+    order is part of the decision. With `use_all` no slot is empty; with `all_rounds` neither the
+    first round nor the last. `used[s]` and `kind[s][k]` are literals, `places[s]` the positions of
+    a slot, and `choices` those within stages.
     """
 
     def __init__(

@@ -108,17 +108,10 @@ Limit = MemoryLimit | PinLimit | ColocationLimit | DeviceCountLimit | CutLimit |
 
 @dataclass(frozen=True, slots=True)
 class MoreMemory:
-    """More memory on each of `devices`.
+    """More memory on each of the named devices.
 
-    Attributes
-    ----------
-    devices : tuple of str
-        Names of the devices that need more.
-    extra_bytes : int
-        Enough: a plan is known.
-    too_few_bytes : int
-        Proven not to be enough; `extra_bytes` is the least when it is one more than this. -1 if
-        not even that is proven of no more memory at all.
+    With `extra_bytes` a plan is known. `too_few_bytes` are proven not to be enough, and -1 if not
+    even no more memory is; `extra_bytes` is the least when it is one more.
     """
 
     devices: tuple[str, ...]
@@ -197,16 +190,10 @@ Change = MoreMemory | MoreDevices | HigherDeviceCount | Without
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change after which a plan exists.
+    """A change (more memory or devices, or a limit to drop) after which a plan exists.
 
-    Attributes
-    ----------
-    change : Change
-        More memory or devices, or a limit to drop.
-    problem : PartitionProblem
-        The problem after the change, to go on with.
-    plan : PartitionPlan
-        A feasible plan of `problem`, whatever it costs; the evaluator accepts it.
+    `problem` is the problem after the change, to go on with; `plan` a feasible plan of it, whatever
+    it costs, that the evaluator accepts.
     """
 
     change: Change

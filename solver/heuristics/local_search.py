@@ -59,22 +59,15 @@ def improve(
     Minimises the problem's first objective other than ``devices``; if ``devices`` comes before it,
     no further device is used. Later objectives decide only between start and end.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
-        search then tries to repair. Units stay on the stages of their block in `plan`. A plan of
-        several chunks is returned as it is, and so is one with relayed values and one with pinned
-        stages, whose numbers change when a stage becomes empty. For the objective ``step`` all of
-        them are improved by :mod:`solver.heuristics.step_search`, if they are feasible.
-    seed : int
-        Of the random moves.
-    max_iterations : int, optional
-        Moves tried in all; by default a number that grows with the graph.
-    target : int
-        Stop when the objective reaches this, such as a proven bound.
-    clock : Clock
-        With time enough for all moves the result depends on the other arguments alone.
+    `plan` is in order, with colocation, pins and cuts kept; memory may exceed the capacities, which
+    the search then tries to repair. Units stay on the stages of their block. A plan of several
+    chunks is returned as it is, and so is one with relayed values and one with pinned stages, whose
+    numbers change when a stage becomes empty. For the objective ``step`` all of them are improved
+    by :mod:`solver.heuristics.step_search`, if they are feasible.
+
+    At most `max_iterations` moves are tried; by default a number that grows with the graph. The
+    search stops when the objective reaches `target`, such as a proven bound. With time enough for
+    all moves the result depends on the other arguments alone.
     """
     problem = units.problem
     name = searched_objective(problem)
@@ -115,14 +108,9 @@ def first_incumbents(
 ) -> PartitionPlan | None:
     """Return a good feasible plan in a time that grows with the graph, or None.
 
-    Cuts several topological orders and improves the best of these cuts and of `starts`.
-
-    Parameters
-    ----------
-    starts : sequence of PartitionPlan
-        Known plans, such as those of the baselines.
-    seed, max_iterations, target, clock
-        As for :func:`improve`. With few units only `starts` are considered, if there are any.
+    Cuts several topological orders and improves the best of these cuts and of `starts`, known plans
+    such as those of the baselines, as :func:`improve` does. With few units only `starts` are
+    considered, if there are any.
     """
     best: PartitionPlan | None = None
     for plan in starts:

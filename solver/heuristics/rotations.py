@@ -33,24 +33,11 @@ def can_rotate(units: Instance) -> bool:
 def best_rotation(
     units: Instance, *, target: int = 0, clock: Clock = UNLIMITED
 ) -> PartitionPlan | None:
-    """Return the best plan among cuts of orders that are rotated at some places.
+    """Return the best plan among cuts of orders that are rotated at some places; None if none fits.
 
-    Parameters
-    ----------
-    units : Instance
-        Such that it :func:`can_rotate`.
-    target : int
-        Stop when the first objective, in its own unit, reaches this.
-    clock : Clock
-        Until it is over the result depends on the other arguments alone.
+    The units are such that they :func:`can_rotate`. The search stops when the first objective, in
+    its own unit, reaches `target`; until the clock is over the result does not depend on it.
 
-    Returns
-    -------
-    PartitionPlan or None
-        Feasible. None if no cut fits.
-
-    Notes
-    -----
     Every cut is a plan. Arcs from the first part lead to the second chunk, and arcs within a part
     to the same or a later device. Costs are those of the devices, in whatever order units are cut,
     except memory, where chunks count separately: the evaluator judges it.

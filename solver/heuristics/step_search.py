@@ -21,16 +21,10 @@ def improve_step(
 ) -> PartitionPlan:
     """Return a plan at least as good as `plan` by the evaluator.
 
-    Parameters
-    ----------
-    units : Instance
-        Numbered in a topological order, in which blocks are taken from stages.
-    plan : PartitionPlan
-        In order, with colocation and pins kept; it may be of several chunks.
-    target : int
-        Stop when the first objective reaches this, such as a proven bound.
-    clock : Clock
-        Until it is over the result depends on the other arguments alone.
+    Blocks are taken from stages in the order of the units, a topological one. `plan` is in order,
+    with colocation and pins kept; it may be of several chunks. The search stops when the first
+    objective reaches `target`, such as a proven bound; until the clock is over the result does not
+    depend on it.
     """
     best = evaluate(units.problem, plan)
     rank = _rank(best)

@@ -21,22 +21,13 @@ _MOST_MOVES: Final = 100
 def trimmed(units: Instance, plan: PartitionPlan, clock: Clock = UNLIMITED) -> PartitionPlan:
     """Return a plan with the same or a smaller bottleneck.
 
-    The positions of `plan` are first shifted to the middle of all chunks. Then the device with the
-    largest load moves units to the preceding or the following positions, in turn. Candidates are
-    its shortest units, up to half of the difference of both loads; the kept ones have the least
-    load (:mod:`solver.bounds.device_cuts`).
+    The positions of `plan`, which is feasible, are first shifted to the middle of all chunks. Then
+    the device with the largest load moves units to the preceding or the following positions, in
+    turn. Candidates are its shortest units, up to half of the difference of both loads; the kept
+    ones have the least load (:mod:`solver.bounds.device_cuts`). If times are too large for cuts,
+    `plan` is returned.
 
-    Parameters
-    ----------
-    units : Instance
-        Without overlap, cuts made by hand, or relays.
-    plan : PartitionPlan
-        Feasible, of the objective ``bottleneck``.
-
-    Returns
-    -------
-    PartitionPlan
-        `plan` itself if its times are too large for cuts.
+    The objective is ``bottleneck``, without overlap, cuts made by hand, or relays.
     """
     cuts, count = DeviceCuts(units, clock=clock), len(plan.device_order)
     if not cuts.are_exact:

@@ -20,27 +20,14 @@ Net = tuple[int, tuple[int, ...], Costs]
 class ClosureGraph:
     """Units in a topological order, with the costs for closures.
 
-    Parameters
-    ----------
-    arcs : iterable of (int, int)
-        Each from a unit to one that depends on it.
-    work, returned : sequence of Costs
-        Of each unit, its own, and those of its values returned by the graph.
-    saved : sequence of int
-        Costs added to `work` at ends by each further microbatch in flight.
-    flying : sequence of int
-        Most further microbatches in flight on the stage of each unit.
-    is_free : sequence of bool
-        True if a unit may be in a closure.
+    Each arc leads from a unit to one that depends on it. `work` has the costs of each unit,
+    `returned` those of its values returned by the graph, and `saved` costs added to `work` at ends
+    by each further microbatch in flight, of which there are at most `flying` on the stage of each
+    unit. A unit may be in a closure if it `is_free`.
 
-    Attributes
-    ----------
-    before, after : tuple of tuple of int
-        Predecessors and successors of each unit, transitively reduced.
-    below, above : list of int
-        All ancestors and all descendants of each unit, itself included, as bits.
-    nets : list of Net
-        Without readers that a later reader depends on: if one is outside, so is the other.
+    `before` and `after` are predecessors and successors, transitively reduced; `below` and `above`
+    all ancestors and all descendants of each unit, itself included, as bits. `nets` are without
+    readers that a later reader depends on: if one is outside, so is the other.
     """
 
     def __init__(

@@ -129,15 +129,7 @@ def applies(units: Instance) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Clusters in a topological order, and arcs that some best plan keeps.
-
-    Attributes
-    ----------
-    cluster_of : tuple of int
-        By unit.
-    arcs : tuple of (int, int)
-        Between clusters.
-    """
+    """Clusters in a topological order, by unit, and arcs between them that some best plan keeps."""
 
     cluster_of: tuple[int, ...]
     arcs: tuple[tuple[int, int], ...]
@@ -157,18 +149,9 @@ def closed_units(
 ) -> Closed:
     """Return clusters and arcs that some best plan keeps.
 
-    Parameters
-    ----------
-    units : Instance
-        One for which :func:`applies`.
-    clock : Clock
-        Arcs found before it is over hold.
-    price : Price
-        Of memory; without one it is free.
-    most_ns : int, optional
-        Plans with larger loads do not matter.
-    transients : Transients, optional
-        Transients of stages, if memory has a price.
+    The units are such that :func:`applies`. Arcs found before the clock is over hold. Without a
+    price memory is free; with one `transients` may tell those of stages. Plans with loads beyond
+    `most_ns` do not matter.
     """
     graph = ClosureGraph.of(units, price or Price(), most_ns, transients)
     cluster_of = list(range(len(units)))
@@ -185,17 +168,10 @@ def closed_units(
 
 
 class _Closing:
-    """All sets X of a graph, in one direction.
+    """All sets X of a graph, upwards or downwards; both share the known answers by window.
 
     Downwards all is reversed: the descendants of a unit leave with it, and the cost of leaving is
     that of the values from units that stay to units that leave.
-
-    Parameters
-    ----------
-    known : dict
-        Answers by window, shared by all.
-    upwards : bool
-        The direction.
     """
 
     def __init__(

@@ -64,11 +64,8 @@ def interchangeable_kinds(
 ) -> tuple[DeviceKind, ...]:
     """Group the devices of a problem into kinds with the same constraints and costs.
 
-    Parameters
-    ----------
-    linked : mapping of str to int or str, optional
-        A key that distinguishes devices by their links. By default each device with a link of its
-        own in the interconnect is distinct.
+    `linked` has a key that distinguishes devices by their links. By default each device with a link
+    of its own in the interconnect is distinct.
     """
     problem = units.problem
     pins = {allowed for allowed in units.allowed_devices if allowed is not None}
@@ -96,20 +93,10 @@ def merged_kinds(
 ) -> dict[Kind, int]:
     """Merge similar kinds until few sets of devices are left.
 
-    Parameters
-    ----------
-    counts : mapping of Kind to int
-        Devices of each kind.
-    most_sets : int
-        Merge while there are more sets than this, as long as some kinds may be merged.
-    difference : callable
-        Loss of merging two kinds, or None if they must not be. The two kinds with the least loss
-        are merged.
-    best_of : callable
-        A kind at least as capable as both of two, so that the reach of devices only grows.
-    neighbours : callable
-        A sort key that makes similar kinds neighbours. If kinds are many, only neighbours are
-        compared.
+    `counts` has the devices of each kind. While there are more than `most_sets`, the two kinds with
+    the least `difference`, the loss of merging them, are merged; None if they must not be.
+    `best_of` is a kind at least as capable as both, so that the reach of devices only grows. If
+    kinds are many, only those are compared that the sort key `neighbours` makes neighbours.
     """
     few = dict(counts)
     while math.prod(count + 1 for count in few.values()) > most_sets:
@@ -131,12 +118,8 @@ def merged_kinds(
 class DeviceSets:
     """Sets of devices up to exchanges within a kind, the smaller ones first; set 0 is empty.
 
-    Attributes
-    ----------
-    counts : array of int64, shape (sets, kinds)
-        Devices of each kind.
-    rest : array of int64, shape (sets, kinds)
-        The set without one device of the kind, -1 if it has none.
+    By set and kind, `counts` has the devices of the kind, and `rest` the set without one of them,
+    -1 if it has none.
     """
 
     counts: Ints
@@ -218,16 +201,8 @@ def sums_by_set(
 ) -> tuple[Floats, Floats]:
     """Sum amounts over the devices of each set, and over the best others that may join it.
 
-    Parameters
-    ----------
-    counts : array of int64, shape (sets, kinds)
-        Devices of each kind.
-    everything : sequence of int
-        All devices of each kind.
-    amounts : sequence of float
-        Amount of a device of each kind; may be infinite.
-    most : int
-        The most devices that a plan may use.
+    `counts` is as in :class:`DeviceSets`, `everything` has all devices of each kind, and `amounts`
+    the amount of a device of each kind, maybe infinite. A plan may use `most` devices.
     """
     best_first = np.argsort(-np.array(amounts), kind="stable")
     each = np.array(amounts, dtype=np.float64)[best_first]

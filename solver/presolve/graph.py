@@ -45,12 +45,7 @@ def quotient_arcs(
 def topological_order(arcs: Iterable[tuple[int, int]], rank: Sequence[int]) -> list[int]:
     """Return all vertices in a topological order; of those that may come next the least rank.
 
-    Parameters
-    ----------
-    arcs : iterable of (int, int)
-        Each once, without cycles.
-    rank : sequence of int
-        By vertex; of equal ones the least vertex comes first.
+    Arcs form no cycle, and come once each; of equal ranks the least vertex comes first.
     """
     successors = neighbours(len(rank), arcs)
     waiting = [0] * len(rank)
@@ -73,14 +68,8 @@ def topological_order(arcs: Iterable[tuple[int, int]], rank: Sequence[int]) -> l
 def sums_reached(nexts: Sequence[Sequence[int]], order: Iterable[int], values: Ints) -> Ints:
     """Return for each vertex the sum of values of all that arcs lead to from it, itself included.
 
-    Parameters
-    ----------
-    nexts : sequence of sequence of int
-        By vertex, where its arcs lead.
-    order : iterable of int
-        All vertices, where arcs lead back.
-    values : Ints
-        By vertex, on the last axis.
+    `nexts` has where the arcs of a vertex lead; `order` has all vertices, where arcs lead back.
+    Values are by vertex on the last axis.
     """
     reached, sums = [0] * len(nexts), np.zeros_like(values)
     for vertex in order:

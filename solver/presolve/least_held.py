@@ -28,12 +28,8 @@ class LeastHeld:
     subtracted at the start, before which its value may have been made: at most as much as is
     received.
 
-    Attributes
-    ----------
-    within, saved : Ints
-        By unit, with one microbatch in flight, and for each further one.
-    at_end, at_start : Ints
-        By net of ``units.transfers``.
+    `within` and `saved` are by unit, with one microbatch in flight, and for each further one;
+    `at_end` and `at_start` by net of ``units.transfers``.
     """
 
     def __init__(self, units: Instance) -> None:
@@ -68,15 +64,8 @@ class MostHeld:
     All storages of a unit are counted at once, with all its weights and inputs; a storage begins to
     wait for the end of the stage when a reader leaves.
 
-    Attributes
-    ----------
-    within, saved, waiting : Ints
-        By unit, with one microbatch in flight; for each further one; and the part of the first that
-        may wait for readers.
-    at_end, at_start : Ints
-        By net of ``units.transfers``.
-    waiting_for : dict
-        Bytes by unit and readers.
+    `within`, `saved`, `at_end` and `at_start` are as in :class:`LeastHeld`; `waiting` is the part
+    of `within` that may wait for readers, and `waiting_for` its bytes by unit and readers.
     """
 
     def __init__(self, units: Instance) -> None:

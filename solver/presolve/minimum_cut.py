@@ -58,19 +58,8 @@ class PricedNetwork:
     """A network with cuts that choose recomputed operators: cut arcs take time, and keep bytes.
 
     Recomputed operators are on the side of the source, node 0, kept storages on that of the sink,
-    node 1.
-
-    Parameters
-    ----------
-    arcs : sequence of (int, int, int, int)
-        Tail, head, time and bytes of each. The time is `UNCUT` for arcs that must not be cut.
-
-    Attributes
-    ----------
-    tails, heads, times, bytes : array of int
-        Of arcs.
-    is_uncut : array of bool
-        Of arcs, True for those that must not be cut.
+    node 1. Arcs are given by tail, head, time and bytes; the time is `UNCUT` for those that must
+    not be cut.
     """
 
     def __init__(self, arcs: Sequence[tuple[int, int, int, int]]) -> None:

@@ -16,21 +16,10 @@ from solver.presolve.instance import condense
 class Shortfall:
     """Bytes that no plan can place, found by adding up, without search.
 
-    Attributes
-    ----------
-    operators : tuple of str
-        Those of one unit (they must share a device) if `together`, else all that may run on
-        `devices` only.
-    devices : tuple of str
-        Devices that may run them: one of these if `together`, else any of these.
-    needed_bytes : int
-        The least bytes that they hold.
-    available_bytes : int
-        The largest of the devices if `together`, else the most that a plan may use of them.
-    together : bool
-        The operators must share one device.
-    module : str
-        Of the operators, if they share one.
+    If `together`, `operators` are those of one unit, which must share one of `devices`, and at most
+    the largest of these is available. Otherwise they are all that may run on `devices` only, and
+    the most that a plan may use of these is available. `needed_bytes` is the least that they hold,
+    and `module` theirs, if they share one.
     """
 
     operators: tuple[str, ...]

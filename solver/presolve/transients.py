@@ -25,14 +25,9 @@ class Transients:
     which little work is incomparable; the others are more useful if they may move. The use in
     closures is proven in :mod:`solver.presolve.closures`.
 
-    Attributes
-    ----------
-    unit : Ints
-        Unit of each operator, by row.
-    further : Ints, shape (rows, units)
-        Bytes of a stage that runs the operator of the row, by unit of the stage.
-    charges : Ints
-        Largest increase of the transients of a stage that a unit joins, by unit.
+    `unit` has the unit of each operator, by row; `further` the bytes of a stage that runs the
+    operator of the row, by unit of the stage; `charges` the largest increase of the transients of a
+    stage that a unit joins.
     """
 
     def __init__(self, units: Instance, capacity_bytes: float) -> None:

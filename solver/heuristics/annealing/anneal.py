@@ -61,27 +61,13 @@ def anneal(
     target: int = 0,
     clock: Clock = UNLIMITED,
 ) -> tuple[int, list[int]] | None:
-    """Search from the plan in `state`.
+    """Search from the plan in `state` for the least value within the capacities, and its positions.
 
-    Parameters
-    ----------
-    state : StageState
-        Left wherever the search ends. Bytes beyond the capacities cost energy, so that the search
-        may pass through such plans, and repair one that starts it.
-    objective : {"bottleneck", "transfer", "latency", "peak_memory"}
-        The objective to minimise.
-    seed : int
-        Of the random moves.
-    target : int
-        Stop at this value.
-    clock : Clock
-        If its wall time would end before the iterations, cooling follows that time, so that the
-        search ends cold; otherwise nothing depends on time.
-
-    Returns
-    -------
-    tuple of int and list of int, or None
-        The least value found within the capacities, and its positions; None if there is none.
+    `state` is left wherever the search ends. Bytes beyond the capacities cost energy, so that the
+    search may pass through such plans, and repair one that starts it. It ends at the value
+    `target`. If the clock's wall time would end before the iterations, cooling follows that time,
+    so that the search ends cold; otherwise nothing depends on time. `seed` is that of the random
+    moves.
     """
     return _Annealing(state, objective, seed, target).run(cooling, clock)
 

@@ -22,30 +22,13 @@ _UNLIMITED = 1 << 62
 class StageState:
     """Positions of units, with the quantities that a local search needs.
 
-    All units start at position 0; :meth:`place` moves them elsewhere.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        By position; positions may stay empty.
-
-    Attributes
-    ----------
-    at : list of int
-        Position of every unit.
-    size : list of int
-        Units by position.
-    parts : list of int
-        Times and received bytes, in the layout of
-        :class:`solver.heuristics.annealing.stage_times.StageTimes`.
-    change : callable
-        ``change(parts, unit, source, target)`` applies the move of `unit` to `parts`, and moves
-        nothing.
-    movable : list of int
-        2 u when unit u has no successor at its own position, 2 u + 1 when it has no predecessor
-        there: the units that can go to the next or the previous position alone.
-    memory_bytes : list of int
-        By position.
+    All units start at position 0; :meth:`place` moves them elsewhere. Devices are by position;
+    positions may stay empty. `at` is the position of every unit, `size` the units by position, and
+    `memory_bytes` by position. `parts` are times and received bytes, in the layout of
+    :class:`solver.heuristics.annealing.stage_times.StageTimes`; ``change(parts, unit, source,
+    target)`` applies the move of `unit` to them, and moves nothing. `movable` has 2 u when unit u
+    has no successor at its own position, 2 u + 1 when it has no predecessor there: the units that
+    can go to the next or the previous position alone.
     """
 
     def __init__(

@@ -15,23 +15,14 @@ Change = Callable[[list[int], int, int, int], None]
 class StageTimes:
     """Times of all positions, and the bytes that each receives; all units start at position 0.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        By position.
-    at : list of int
-        Position of every unit; kept up to date by the owner, after :meth:`move`.
-    every_value : bool
-        Include nets that take no time, so that `received_bytes` is complete.
+    Devices are by position; `at`, the position of every unit, is kept up to date by the owner,
+    after :meth:`move`. With `every_value` nets that take no time are included, so that
+    `received_bytes` is complete.
 
-    Attributes
-    ----------
-    start_parts : list of int
-        Times in nanoseconds, then the bytes of received values: loads by position, or compute, send
-        and receive times, each by position, when they overlap; from `bytes_at` on bytes.
-    change : callable
-        ``change(parts, unit, source, target)`` applies the move of `unit` to `parts`, and moves
-        nothing.
+    `start_parts` are times in nanoseconds, then the bytes of received values: loads by position, or
+    compute, send and receive times, each by position, when they overlap; from `bytes_at` on bytes.
+    ``change(parts, unit, source, target)`` applies the move of `unit` to `parts`, and moves
+    nothing.
     """
 
     def __init__(
@@ -211,24 +202,10 @@ class StageTimes:
 class TransferTables:
     """Time of one transfer of every net, by its link; equal links share a list.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        By position.
-    every_value : bool
-        Keep nets that take no time, too.
-
-    Attributes
-    ----------
-    nets : list of Net
-        The nets that are kept.
-    links : list of list of list of int
-        Time of a reader, by producing position, reading position and net. A producer pays as much,
-        unless it writes.
-    writes : list of list of int
-        Time of a producer for all readers, by position and net, where a host stages values.
-    uniform : list of int or None
-        By net, when all links between the devices are equal.
+    Devices are by position. `nets` are those that take time or, with `every_value`, all. `links`
+    has the time of a reader, by producing position, reading position and net; a producer pays as
+    much, unless it writes. Where a host stages values, `writes` has the time of a producer for all
+    readers, by position and net. `uniform` is by net, when all links between the devices are equal.
     """
 
     def __init__(self, units: Instance, devices: Sequence[Device], *, every_value: bool) -> None:
