@@ -104,14 +104,9 @@ def layer_ns(name, case):
 
 def stages(names, times_ns):
     """Return the problem of 32 whole layers on devices of these classes, for the slowest stage."""
-    return chain(
-        32,
-        latency_ns=[times_ns] * 32,
-        value_bytes=1,
-        devices=[Device(f"d{i}", device_class=name) for i, name in enumerate(names)],
-        interconnect=Interconnect(),
-        objective="bottleneck",
-    )
+    devices = [Device(f"d{i}", device_class=name) for i, name in enumerate(names)]
+    settings = {"interconnect": Interconnect(), "objective": "bottleneck"}
+    return chain(32, latency_ns=[times_ns] * 32, value_bytes=1, devices=devices, **settings)
 
 
 def test_plans_by_presets_lose_little_on_fleets_of_measured_devices():
@@ -123,9 +118,8 @@ def test_plans_by_presets_lose_little_on_fleets_of_measured_devices():
         )
         planned, best = solve(presets), solve(truth)
         assert planned.status == best.status == SolveStatus.OPTIMAL
-        losses.append(
-            evaluate(truth, planned.plan).bottleneck_ns / best.evaluation.bottleneck_ns - 1
-        )
+        found_ns = evaluate(truth, planned.plan).bottleneck_ns
+        losses.append(found_ns / best.evaluation.bottleneck_ns - 1)
     assert min(losses) >= 0
     assert statistics.median(losses) <= 0.01
     assert max(losses) <= 0.08

@@ -79,10 +79,9 @@ def test_moved_bytes():
         pair = scaled.max(1)
         return rows.view(-1), pair[0], torch.empty(1000) is None
 
-    captured = capture(
-        module_with(forward, table=nn.Embedding(1000, 8), cache=nn.Buffer(torch.zeros(100, 8))),
-        (torch.arange(4), torch.arange(4)),
-    )
+    cache = nn.Buffer(torch.zeros(100, 8))
+    model = module_with(forward, table=nn.Embedding(1000, 8), cache=cache)
+    captured = capture(model, (torch.arange(4), torch.arange(4)))
     moved = node_moved_bytes(captured, captured.storage_table)
     # 4 rows out of 1000 are read and written, and the 4 indices read.
     assert moved["embedding"] == 2 * 4 * 8 * 4 + 4 * 8
@@ -106,10 +105,9 @@ def test_rows_read_as_many_experts_as_they_can_choose(rows):
     captured = capture(experts, inputs)
     assert node_flops(captured)["_grouped_mm"] == 2 * rows * 32 * 16
     other = rows * 32 * 2 + 4 * 4 + rows * 16 * 2
-    moved = {
-        read: node_moved_bytes(captured, captured.storage_table, read)["_grouped_mm"] - other
-        for read in get_args(ExpertsRead)
-    }
+    table, moved = captured.storage_table, {}
+    for read in get_args(ExpertsRead):
+        moved[read] = node_moved_bytes(captured, table, read)["_grouped_mm"] - other
     assert moved["most"] == min(rows, 4) * 32 * 16 * 2
     assert moved["all"] == 4 * 32 * 16 * 2
     # Of rows that are routed one by one.
@@ -186,9 +184,7 @@ def test_specs_that_make_no_sense_are_refused(flops, bandwidth, overhead):
 
 
 def test_what_cannot_be_measured_says_so():
-    with torch.device("meta"):
-        model = nn.Linear(4, 4)
-    captured = capture(model, (torch.ones(2, 4),))
+    captured = capture(nn.Linear(4, 4, device="meta"), (torch.ones(2, 4),))
     with pytest.raises(PartitionError, match="meta device"):
         measured_latency_ns(captured)
     with pytest.raises(PartitionError, match="repeats is 0"):

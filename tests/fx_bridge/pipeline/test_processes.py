@@ -59,16 +59,8 @@ QUICK = (
     "run again, 1f1b",
 )
 """One case for each kind of model and schedule; ``--deep`` runs all."""
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda:0",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-        ],
-    ),
-]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+DEVICES = ["cpu", pytest.param("cuda:0", marks=[pytest.mark.gpu, needs_cuda])]
 
 
 def run_cases(device, cases, folder):
@@ -142,14 +134,9 @@ def test_every_hop_carries_what_the_evaluator_charges(results, name):
     case = CASES[name]
     captured = case.captured()
     plan = case.plan(captured)
-    interfaces = check_pipeline(
-        split_by_plan(captured, plan),
-        0,
-        case.ranks,
-        microbatches=case.microbatches,
-        schedule=case.schedule,
-        tied_weights=case.tied_weights,
-    )
+    names = ("microbatches", "schedule", "tied_weights")
+    options = {name: getattr(case, name) for name in names}
+    interfaces = check_pipeline(split_by_plan(captured, plan), 0, case.ranks, **options)
     sent, returned = (
         {int(at): n for rank in results[: case.ranks] for at, n in rank[name][way].items()}
         for way in ("sent", "returned")
@@ -255,11 +242,11 @@ def tied():
 
 def test_trained_weights_on_several_ranks_are_refused_unless_summed():
     case, captured, plan = tied()
-    split = split_by_plan(captured, plan)
+    split, options = split_by_plan(captured, plan), {"microbatches": case.microbatches}
     with refused("is trained and held by d0, d2; plan for training, ", "'sum'"):
-        check_pipeline(split, 0, 3, microbatches=case.microbatches)
-    check_pipeline(split, 0, 3, microbatches=case.microbatches, training=False)
-    check_pipeline(split, 0, 3, microbatches=case.microbatches, tied_weights="sum")
+        check_pipeline(split, 0, 3, **options)
+    for more in ({"training": False}, {"tied_weights": "sum"}):
+        check_pipeline(split, 0, 3, **options, **more)
 
 
 def test_readers_of_a_summed_weight_may_be_apart_and_each_device_pays():
@@ -268,19 +255,14 @@ def test_readers_of_a_summed_weight_may_be_apart_and_each_device_pays():
     apart = colocation_groups(captured, training=True, tied_weights="sum")
     assert set(together) - set(apart)
     assert not any("diverge" in group.reason for group in apart)
-    problem = problem_from_digraph(
-        to_digraph(captured, training=Training(tied_weights="sum")),
-        [Device(device) for device in plan.device_order],
-        memory_model="training",
-    )
-    usage = evaluate(problem, plan)
-    assert usage.feasible
+    graph = to_digraph(captured, training=Training(tied_weights="sum"))
+    devices = [Device(device) for device in plan.device_order]
+    problem = problem_from_digraph(graph, devices, memory_model="training")
+    assert evaluate(problem, plan).feasible
     [key] = {key for op in problem.operators for key in op.weights if "head" in key or "wte" in key}
     alone = PartitionPlan(dict.fromkeys(plan.assignment, "d0"), ("d0",))
-    held, once = (
-        sum(entry.weights_bytes for entry in evaluate(problem, which).usage)
-        for which in (plan, alone)
-    )
+    usages = (evaluate(problem, which).usage for which in (plan, alone))
+    held, once = (sum(entry.weights_bytes for entry in usage) for usage in usages)
     # The second device holds a gradient and optimiser state too.
     assert held - once == problem.weights[key].training_bytes > problem.weights[key].size_bytes
 

@@ -56,24 +56,17 @@ def test_modules_are_where_they_serve(family, whole_layers):
 @pytest.mark.parametrize("family", samples(["Llama", "Mixtral"], {"Llama"}))
 def test_modules_are_streamed_and_on_the_host_where_they_serve(family):
     model = model_of(family)
-    found = plan_serving(
-        model,
-        Request(1, 40, 16, 8),
-        devices=[Device("cuda:0", 200_000, "rtx-4090")],
-        host=Host(None, "cpu"),
-        search=Search(SolveLimits(0.1)),
-    )
+    places = {"devices": [Device("cuda:0", 200_000, "rtx-4090")], "host": Host(None, "cpu")}
+    found = plan_serving(model, Request(1, 40, 16, 8), search=Search(SolveLimits(0.1)), **places)
     modes = ["resident", "streamed", "host", "streamed", "streamed", "resident"]
     given = found.instance.plan([0] * len(modes), modes)
     found = replace(found, solved=replace(found.solved, plan=given))
     captured = capture(model, INPUTS)
     plan = found.plan_of_model(captured)
     assert check_equivalence(model, split_by_plan(captured, plan), INPUTS).equal
-    mode_of = {
-        name: mode
-        for (half, mode) in zip(half_layers(found.graphs[1]).values(), modes, strict=True)
-        for name in half.operators
-    }
+    mode_of = {}
+    for half, mode in zip(half_layers(found.graphs[1]).values(), modes, strict=True):
+        mode_of |= dict.fromkeys(half.operators, mode)
     for own, name in same_operators(found.graphs[1], captured).items():
         assert (plan.assignment[own] == "host") == (mode_of[name] == "host")
         assert (plan.mode_of.get(own) == "streamed") == (mode_of[name] == "streamed")

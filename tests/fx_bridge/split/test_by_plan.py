@@ -55,22 +55,18 @@ def left_branch(node):
     return int(node.name not in ("linear", "linear_2", "linear_4") and "tanh" not in node.name)
 
 
-@pytest.mark.parametrize("use", [split_by_plan, device_map, split_spec])
-def test_a_plan_in_which_operators_run_again_is_refused(use):
+def test_plans_in_which_operators_run_again_or_are_streamed_are_refused():
     captured = capture(TwoBranches(), TWO)
     plan = plan_of(captured, left_branch)
     again = replace(plan, recomputed={"linear_1", "linear_3"})
-    with pytest.raises(PartitionError, match="lets 'linear_1' run again in the backward pass"):
-        use(captured, again)
-
-
-@pytest.mark.parametrize("use", [device_map, split_spec])
-def test_a_plan_that_streams_operators_is_refused(use):
-    captured = capture(TwoBranches(), TWO)
-    plan = replace(plan_of(captured, left_branch), mode_of={"linear_1": "streamed"})
-    with pytest.raises(PartitionError, match="operator 'linear_1' of the plan is streamed"):
-        use(captured, plan)
-    assert len(split_by_plan(captured, plan).meta["stages"]) == 2
+    streamed = replace(plan, mode_of={"linear_1": "streamed"})
+    for use in (split_by_plan, device_map, split_spec):
+        with pytest.raises(PartitionError, match="lets 'linear_1' run again in the backward pass"):
+            use(captured, again)
+    for use in (device_map, split_spec):
+        with pytest.raises(PartitionError, match="operator 'linear_1' of the plan is streamed"):
+            use(captured, streamed)
+    assert len(split_by_plan(captured, streamed).meta["stages"]) == 2
 
 
 def test_every_stage_owns_its_parameters_under_their_original_names():
@@ -119,9 +115,8 @@ def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradien
 def test_a_cycle_of_stages_is_refused_by_its_edges():
     captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), TWO_BY_FOUR)
     plan = plan_of(captured, lambda node: int(node.name == "relu"))
-    with refused(
-        "cycle", "'linear' on 'd0' -> 'relu' on 'd1'", "'relu' on 'd1' -> 'linear_1' on 'd0'"
-    ):
+    edges = "'linear' on 'd0' -> 'relu' on 'd1'", "'relu' on 'd1' -> 'linear_1' on 'd0'"
+    with refused("cycle", *edges):
         split_by_plan(captured, plan)
 
 

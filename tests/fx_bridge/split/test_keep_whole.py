@@ -107,10 +107,8 @@ def test_plans_keep_modules_whole_and_lose_nothing_else():
     for seed in range(4):
         draws = random.Random(seed)
         latencies = {node.name: draws.randint(1, 50) * 10_000 for node in captured.operators}
-        costs, whole = (
-            Costs(latency_ns=latencies),
-            Placement(keep_whole=["layers.*", "first", "last"]),
-        )
+        costs = Costs(latency_ns=latencies)
+        whole = Placement(keep_whole=["layers.*", "first", "last"])
         result = partition_module(captured, devices=devices(2), placement=whole, costs=costs)
         parts = ["first", "layers.0", "layers.1", "layers.2", "last"]
         for part in parts:
