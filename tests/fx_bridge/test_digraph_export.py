@@ -122,10 +122,9 @@ def compare(usage, graph, captured, dead_in_tuples_bytes):
     tracked = dict(tracked_bytes(captured))
     assert tuple(tracked) == usage.operators
     constant = usage.weights_bytes + usage.received_bytes
-    excess = {
-        at_bytes - constant - graph.nodes[name]["workspace_bytes"] - tracked[name]
-        for name, at_bytes in zip(usage.operators, usage.timeline_bytes, strict=True)
-    }
+    excess = set()
+    for name, at_bytes in zip(usage.operators, usage.timeline_bytes, strict=True):
+        excess.add(at_bytes - constant - graph.nodes[name]["workspace_bytes"] - tracked[name])
     assert excess == ({0, dead_in_tuples_bytes} if dead_in_tuples_bytes else {0})
 
 

@@ -366,11 +366,8 @@ def test_a_captured_graph_is_returned():
 
 
 def test_weights_on_several_devices_are_named():
-    model = module_with(
-        lambda self, x: self.linear(x) * self.scale,
-        linear=nn.Linear(4, 4, device="meta"),
-        scale=nn.Parameter(torch.ones(4)),
-    )
+    parts = {"linear": nn.Linear(4, 4, device="meta"), "scale": nn.Parameter(torch.ones(4))}
+    model = module_with(lambda self, x: self.linear(x) * self.scale, **parts)
     with pytest.raises(PartitionError, match=r"weights are on cpu and meta: .*to\('meta'\)"):
         capture(model, (torch.ones(2, 4),))
     assert capture(model.to("meta"), (torch.ones(2, 4),)).how == "export"

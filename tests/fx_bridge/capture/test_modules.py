@@ -119,11 +119,8 @@ def test_modules_run_what_hooks_see_them_run():
 
 def test_a_module_registered_twice_has_its_operators_under_both_paths():
     first = Block()
-    model = module_with(
-        lambda self, x: self.second(self.first(x)),
-        first=first,
-        second=nn.Sequential(first, nn.Tanh()),
-    )
+    second = nn.Sequential(first, nn.Tanh())
+    model = module_with(lambda self, x: self.second(self.first(x)), first=first, second=second)
     captured = capture(model, ROW)
     operators = module_operators(captured)
     both = operators["first"]

@@ -88,11 +88,8 @@ def several_storages(self, x, given):
     ],
 )
 def test_what_may_run_again(body, may, may_not):
-    model = module_with(
-        lambda self, x: body(self, x * self.scale, x),
-        scale=nn.Parameter(torch.ones(4)),
-        state=nn.Buffer(torch.ones(4)),
-    )
+    held = {"scale": nn.Parameter(torch.ones(4)), "state": nn.Buffer(torch.ones(4))}
+    model = module_with(lambda self, x: body(self, x * self.scale, x), **held)
     captured = capture(model, (torch.ones(3, 4),))
     found = recomputable_operators(captured, captured.trained.storage_table.saved)
     assert (may - found, may_not & found) == (set(), set()), captured.graph

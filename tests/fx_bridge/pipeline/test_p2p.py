@@ -20,10 +20,8 @@ NAMES = ("matmul", "t_1", "mul", "expand", "detach", "argmax", "t")
 
 
 def values(*, training):
-    weight, frozen = (
-        nn.Parameter(torch.rand(3, 4)),
-        nn.Parameter(torch.rand(4), requires_grad=False),
-    )
+    weight = nn.Parameter(torch.rand(3, 4))
+    frozen = nn.Parameter(torch.rand(4), requires_grad=False)
     model = module_with(forward, weight=weight, frozen=frozen)
     captured = capture(model, (torch.rand(2, 4),))
     names = [node.name for node in captured.graph.output_node().args[0]]

@@ -169,10 +169,8 @@ def test_what_one_split_writes_is_one_tensor_for_all(does):
         forward, linear=nn.Linear(4, 4), cache=nn.Buffer(cache), part=nn.Buffer(cache[:2])
     )
     for devices in (("cpu:0", "cpu:0"), ("cpu", "cpu"), ("cpu:0", "cpu:1"), ("cpu", "cpu:1")):
-        splits = [
-            in_one(capture(model, (torch.ones(2, 4), name)), device)
-            for name, device in zip(("write", does), devices, strict=True)
-        ]
+        graphs = [capture(model, (torch.ones(2, 4), name)) for name in ("write", does)]
+        splits = [in_one(*each) for each in zip(graphs, devices, strict=True)]
         for turned in (False, True):
             apart = devices[0] != devices[1] and does != "return"
             given = splits[::-1] if turned else splits
@@ -313,12 +311,9 @@ def test_results_go_where_they_are_wanted():
 @pytest.mark.parametrize(("memory_model", "tied"), [("inference", "copy"), ("training", "sum")])
 def test_tied_weights_are_treated_as_the_plan_has_it(memory_model, tied):
     model, args, kwargs = build("tied")
-    result = partition_module(
-        model,
-        args,
-        devices=[Device("cpu"), Device("gpu0")],
-        training=Training() if memory_model == "training" else None,
-    )
+    training = Training() if memory_model == "training" else None
+    devices = [Device("cpu"), Device("gpu0")]
+    result = partition_module(model, args, devices=devices, training=training)
     captured, split = captured_and_split(model, args, kwargs, *CUTS["tied"])
     solved = dataclasses.replace(result.solved, plan=split.meta["plan"])
     result = dataclasses.replace(result, captured=captured, solved=solved)

@@ -11,12 +11,8 @@ def tree(*paths):
     return ModuleTree({str(number): path for number, path in enumerate(paths)})
 
 
-BLOCKS = tree(
-    "m.wte",
-    *(f"m.h.{i}{part}" for i in range(12) for part in (".ln", ".attn", "")),
-    "m.ln_f",
-    "head",
-)
+LAYERS = [f"m.h.{i}{part}" for i in range(12) for part in (".ln", ".attn", "")]
+BLOCKS = tree("m.wte", *LAYERS, "m.ln_f", "head")
 
 
 def numbers(first, last):

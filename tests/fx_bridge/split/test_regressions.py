@@ -184,17 +184,16 @@ def test_kept_strides_make_separated_stages_equal_to_the_bit():
     def slices(self, x):
         return (x * 2)[:, 1:].transpose(0, 1).view_as(x[:, 1:].transpose(0, 1)) + 1
 
+    def note(_, args, output):
+        seen.extend(leaf.is_contiguous() for leaf in torch.utils._pytree.tree_leaves(args))
+
     captured = capture(model := module_with(slices), (X,))
     seen = []
     for plan in some_plans(captured):
         split = split_by_plan(captured, plan)
         apart = separated(split, keep_strides=True)
         for name in apart.meta["stages"]:
-            apart.get_submodule(name).register_forward_hook(
-                lambda _, args, output: seen.extend(
-                    leaf.is_contiguous() for leaf in torch.utils._pytree.tree_leaves(args)
-                )
-            )
+            apart.get_submodule(name).register_forward_hook(note)
         report = check_equivalence(model, apart, (X,))
         assert report.equal, report.differences
         # A comparison puts back what hooks note.

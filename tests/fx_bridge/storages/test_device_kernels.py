@@ -185,9 +185,9 @@ def test_a_model_on_meta_costs_on_a_cpu_what_it_does_there(settings: dict[str, A
 
 
 def test_attention_inside_a_called_module_is_seen() -> None:
+    attention = nn.MultiheadAttention(64, 2, batch_first=True, device="meta")
     model = module_with(
-        lambda self, x: self.attention(x, x, x, need_weights=False)[0],
-        attention=nn.MultiheadAttention(64, 2, batch_first=True, device="meta"),
+        lambda self, x: self.attention(x, x, x, need_weights=False)[0], attention=attention
     )
     captured = capture(fx.symbolic_trace(model), (torch.zeros(2, 128, 64, device="meta"),))
     graph = to_digraph(captured, training=Training(), costs=Costs(specs={"l4": DEVICE_SPECS["l4"]}))

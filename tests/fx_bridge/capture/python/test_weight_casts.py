@@ -59,10 +59,8 @@ def test_gradients_of_weights_that_are_cast_are_those_of_the_model(name):
     torch.manual_seed(0)
     forward, options, how = MODELS[name]
     layers = {name: nn.Linear(16, 16) for name in ("read_often", "other")}
-    model, x = (
-        module_with(forward, options=options, **layers),
-        torch.randn(8, 16, requires_grad=True),
-    )
+    model = module_with(forward, options=options, **layers)
+    x = torch.randn(8, 16, requires_grad=True)
     captured = capture(model, (x,))
     assert captured.how == how
     report = check_equivalence(model, in_one(captured), (x,), gradients=True)
