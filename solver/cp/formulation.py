@@ -59,9 +59,8 @@ those of :mod:`solver.evaluation.evaluate`, which :mod:`solver.search.branch_mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from solver.bounds.windows import StageWindows
 from solver.cp.crossings import Crossings
 from solver.cp.cut_rows import add_cuts, add_pinned_stages
 from solver.cp.latency_rows import LatencyRows
@@ -72,48 +71,25 @@ from solver.cp.position_times import PositionTimes
 from solver.cp.recompute_choice import RecomputeChoice
 from solver.cp.stage_model import StageModel
 from solver.cp.step_rows import StepRows
-from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem_fields import ObjectiveName
-from solver.presolve.instance import Instance
 
 
 class CpSatFormulation:
     """Variables, constraints and objective expressions of one problem.
 
-    `windows` must leave at least one optimal plan. Of `slots`, the devices in a round, at most one
-    per device and per unit is of use. `largest_load_ns` is an upper bound on the bottleneck of the
-    plans of interest. When the clock is over, :class:`~solver.cp.hinted_model.OutOfTime` is raised,
-    now or by :meth:`objective`. The rest is as for :class:`~solver.cp.stage_model.StageModel`,
-    which is in `stages`. `step.is_exact` is False if the objective ``step`` is a lower bound.
+    They are added to `stages`, whose windows must leave at least one optimal plan; of the devices
+    in a round, at most one per device and per unit is of use. `largest_load_ns` is an upper bound
+    on the bottleneck of the plans of interest. When the clock of the stages is over,
+    :class:`~solver.cp.hinted_model.OutOfTime` is raised, now or by :meth:`objective`.
+    `step.is_exact` is False if the objective ``step`` is a lower bound.
     """
 
-    def __init__(
-        self,
-        units: Instance,
-        windows: StageWindows,
-        slots: int,
-        *,
-        chunks: int = 1,
-        largest_load_ns: int | None = None,
-        order: Sequence[int] | None = None,
-        use_all: bool = False,
-        all_rounds: bool = False,
-        clock: Clock = UNLIMITED,
-    ) -> None:
-        self.stages = StageModel(
-            units,
-            windows,
-            slots,
-            chunks=chunks,
-            order=order,
-            use_all=use_all,
-            all_rounds=all_rounds,
-            clock=clock,
-        )
+    def __init__(self, stages: StageModel, largest_load_ns: int | None = None) -> None:
+        self.stages = stages
         add_cuts(self.stages)
         add_pinned_stages(self.stages)
         self._crossings = Crossings(self.stages)
-        recomputed = RecomputeChoice(self.stages) if units.problem.may_recompute else None
+        recomputed = RecomputeChoice(self.stages) if stages.problem.may_recompute else None
         self.stages.choices += [] if recomputed is None else [recomputed]
         self._memory = MemoryRows(self._crossings, recomputed)
         self._loads = LoadRows(self._crossings, largest_load_ns)

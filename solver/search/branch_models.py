@@ -12,6 +12,7 @@ from solver.cp.formulation import CpSatFormulation
 from solver.cp.hinted_model import OutOfTime
 from solver.cp.model_size import link_terms
 from solver.cp.run import Answer, Question, run_model
+from solver.cp.stage_model import StageModel
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.search.branches import Branch
@@ -120,18 +121,18 @@ class BranchSearch:
     def _formulation(
         self, branch: Branch, windows: StageWindows, largest_load_ns: int | None
     ) -> CpSatFormulation:
-        return CpSatFormulation(
+        stages = StageModel(
             self._presolved.units,
             windows,
             branch.slots,
             chunks=branch.chunks,
-            largest_load_ns=largest_load_ns,
             order=branch.order,
             use_all=self._uses_all(branch),
             all_rounds=self._presolved.has_steps,
             # A slice of it may be shorter than the making, again and again.
             clock=self._state.clock,
         )
+        return CpSatFormulation(stages, largest_load_ns)
 
     def _is_affordable(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
         """Return True if the model of a branch can be made in time, and is worth that."""

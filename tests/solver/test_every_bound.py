@@ -4,6 +4,7 @@ import pytest
 
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
+from solver.cp.stage_model import StageModel
 from solver.evaluation.evaluate import evaluate
 from solver.model.plan import PartitionPlan
 from tests.support.problem_counts import counts
@@ -116,13 +117,8 @@ def admits(state, plan, ceiling):
         windows = narrowed(units, windows, slots * state.presolved.chunks)
         if windows.empty:
             return False
-        stages = CpSatFormulation(
-            units,
-            windows,
-            slots,
-            chunks=state.presolved.chunks,
-        ).stages
-        if stages.choice_of(plan) is None:
+        stages = StageModel(units, windows, slots, chunks=state.presolved.chunks)
+        if CpSatFormulation(stages).stages.choice_of(plan) is None:
             return False
     return True
 

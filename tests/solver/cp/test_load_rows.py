@@ -4,17 +4,19 @@ import pytest
 
 from solver import Device
 from solver.cp.formulation import CpSatFormulation
+from solver.cp.stage_model import StageModel
 from solver.presolve.instance import condense
 from tests.support.bounds import complete_bounds
 from tests.support.graphs import chain
 
 
-def formulation_of(count, devices, *, latency_ns=10, **settings):
+def formulation_of(count, devices, *, latency_ns=10, largest_load_ns=None, **settings):
     """Returns the model of a chain of operators that may be anywhere."""
     of = {f"op{number}": {"latency_ns": latency_ns} for number in range(count)}
     units = condense(chain(count, value_bytes=0, devices=devices, of=of))
     windows = complete_bounds(units).windows(len(devices))
-    return CpSatFormulation(units, windows, len(devices), **settings)
+    stages = StageModel(units, windows, len(devices), **settings)
+    return CpSatFormulation(stages, largest_load_ns)
 
 
 def equal(count):

@@ -9,6 +9,7 @@ from solver.cp.formulation import CpSatFormulation
 from solver.cp.hinted_model import OutOfTime
 from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
+from solver.cp.stage_model import StageModel
 from solver.model.clock import Clock
 from solver.presolve import presolved
 from solver.presolve.instance import condense
@@ -50,7 +51,7 @@ def test_no_model_has_more_terms_than_estimated(drawn, monkeypatch):
         if windows.empty:
             continue
         made.clear()
-        CpSatFormulation(units, windows, slots, chunks=chunks).objective("bottleneck")
+        CpSatFormulation(StageModel(units, windows, slots, chunks=chunks)).objective("bottleneck")
         terms = link_terms(units, windows, slots, chunks)
         assert sum(made) <= terms
         total += sum(made)
@@ -113,13 +114,13 @@ def test_the_making_of_a_model_ends_with_the_clock_wherever_it_is():
     windows = complete_bounds(units).windows(2)
     most = 10_000
     clock = EndsAfterLooks(most)
-    CpSatFormulation(units, windows, 2, clock=clock).objective("bottleneck")
+    CpSatFormulation(StageModel(units, windows, 2, clock=clock)).objective("bottleneck")
     needed = most - clock.looks
     assert needed > 20
     for looks in range(needed):
         with pytest.raises(OutOfTime):
-            formulation = CpSatFormulation(units, windows, 2, clock=EndsAfterLooks(looks))
-            formulation.objective("bottleneck")
+            stages = StageModel(units, windows, 2, clock=EndsAfterLooks(looks))
+            CpSatFormulation(stages).objective("bottleneck")
 
 
 def test_what_searches_a_model_that_is_not_made_in_time_says_nothing(monkeypatch):

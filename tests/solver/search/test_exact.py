@@ -6,6 +6,7 @@ from ortools.sat.python import cp_model
 from solver import SolveLimits, evaluate, solve
 from solver.cp import run as model_run
 from solver.cp.formulation import CpSatFormulation
+from solver.cp.stage_model import StageModel
 from solver.presolve import presolved
 from solver.presolve.instance import condense
 from solver.search import rounds
@@ -48,9 +49,8 @@ def test_a_plan_is_a_full_hint_of_the_same_value(steps, draw_chunks, relayed):
         units = condense(problem)
         slots, chunks = len(plan.device_order), 1 + plan.stages[-1].chunk
         windows = complete_bounds(units).windows(slots, chunks=chunks)
-        model = CpSatFormulation(
-            units, windows, slots, chunks=chunks, use_all=True, all_rounds=True
-        )
+        made = StageModel(units, windows, slots, chunks=chunks, use_all=True, all_rounds=True)
+        model = CpSatFormulation(made)
         target = model.objective(problem.objective[0])
         model.stages.model.minimize(target.expression)
         choice = model.stages.choice_of(plan)
