@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from solver.model.checks import only_given
 from solver.model.errors import PartitionError
-from solver.model.schedules import PASSES, Action, ActionTables, Pass
+from solver.model.schedules import Action, ActionTables, Pass
 
 JobKind = Literal["action", "link", "write", "read"]
 
@@ -213,19 +213,16 @@ class _Player:
         self._jobs: list[EventNode] = []
         self._latest: dict[tuple[int | str, ...], int] = {}
         self._handed_over: dict[tuple[Task, int], int] = {}
-        # Incoming and outgoing arcs by pass and position.
-        self._arriving: dict[Pass, list[list[Arc]]] = {
-            step: [[] for _ in range(position_count)] for step in PASSES
-        }
-        self._leaving: dict[Pass, list[list[Arc]]] = {
-            step: [[] for _ in range(position_count)] for step in PASSES
-        }
+        # Arcs by their positions; a backward pass goes the other way.
+        by_source: list[list[Arc]] = [[] for _ in range(position_count)]
+        by_target: list[list[Arc]] = [[] for _ in range(position_count)]
         for arc in sorted(arcs):
-            source, target = arc
-            self._leaving["forward"][source].append(arc)
-            self._arriving["forward"][target].append(arc)
-            self._leaving["backward"][target].append(arc)
-            self._arriving["backward"][source].append(arc)
+            by_source[arc[0]].append(arc)
+            by_target[arc[1]].append(arc)
+        self._arriving: dict[Pass, list[list[Arc]]]
+        self._arriving = {"forward": by_target, "backward": by_source}
+        self._leaving: dict[Pass, list[list[Arc]]]
+        self._leaving = {"forward": by_source, "backward": by_target}
 
     def play(self) -> tuple[EventNode, ...]:
         turns = [0] * len(self._tables)
