@@ -22,8 +22,7 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import positions_of_blocks
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem
-from solver.model.problem_fields import NO_BLOCK, ObjectiveName
+from solver.model.problem_fields import NO_BLOCK
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks
 
@@ -38,11 +37,6 @@ _STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
 
 _MOVES_PER_UNIT = 100
 """Moves of a search before an exact method, which saves more time on a better plan."""
-
-
-def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
-    """Return the objective that local search minimises: the first other than ``devices``."""
-    return next((name for name in problem.objective if name != "devices"), None)
 
 
 def improve(
@@ -70,7 +64,7 @@ def improve(
     all moves the result depends on the other arguments alone.
     """
     problem = units.problem
-    name = searched_objective(problem)
+    name = next((name for name in problem.objective if name != "devices"), None)
     if name == "step":
         return improve_step(units, plan, target=target, clock=clock)
     if plan.chunks or name is None or len(units) < 2 or not units.moves_freely:
