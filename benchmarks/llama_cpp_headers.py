@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any, Final
 from benchmarks.llama_cpp_engine import MIB, Answer, Engine
 from experiments.cli import main
 from experiments.problems.devices import parse_devices
-from fx_bridge.files.gguf_header import read_gguf
 from tests.support.llama_cpp_models import write_model
 
 MODELS: Final = ("llama", "qwen2", "qwen3moe", "gemma3", "deepseek2", "mamba", "granitehybrid",
@@ -40,8 +39,6 @@ MACHINES: Final = (
 SERVERS: Final = 4
 """Devices of the largest machine."""
 _SLOWEST: Final = 20
-_ALL_EXPERTS: Final = "_(ch|)exps=CPU"
-"""End of an expression of ``--fit`` for all experts of a layer."""
 _ALONE: Final = (
     "import sys; from experiments.cli import main; main(sys.argv[1:]); "
     "assert 'torch' not in sys.modules"
@@ -103,7 +100,7 @@ def compare(machine: Engine, asked: Asked) -> Compared:
     named = asked.line[asked.line.index("--devices") + 1]
     devices = parse_devices(named, "--devices").devices
     limits = [-(-(device.memory_bytes or 0) // MIB) for device in devices]
-    words = [word.replace("CUDA", "RPC") for word in answer["words"][3:]]
+    words = [_at_servers(word, machine.endpoints) for word in answer["words"][3:]]
     is_longest = answer["objective"] == "context"
     theirs = machine.fit(path, limits, [] if is_longest else ["-c", str(answer["context"])])
     fitted = machine.ask(path, theirs, len(limits))
@@ -117,7 +114,7 @@ def compare(machine: Engine, asked: Asked) -> Compared:
                 dealt = Counter(fitted.devices)
                 counts = (str(dealt[f"RPC{at}"]) for at in range(len(limits)))
                 theirs = ["-ts", ",".join(counts), *theirs]
-            ratio = token_ns(asked, theirs, on_host) / answer["token_ns"]
+            ratio = token_ns(asked, theirs, machine.endpoints) / answer["token_ns"]
     ours = machine.ask(path, words, len(limits))
     return Compared(asked.model, _is_above(ours, limits), _is_above(fitted, limits), ratio)
 
@@ -127,32 +124,20 @@ def _is_above(answer: Answer, limits_mib: Sequence[int]) -> bool:
     return any(used.get(f"RPC{at}", 0) > limit for at, limit in enumerate(limits_mib))
 
 
-def token_ns(asked: Asked, words: Sequence[str], moved: Collection[str]) -> float:
-    """Return the time of a token of a line of ``--fit``, on devices with any memory.
-
-    Of a layer that it divides, the matrices on the host (`moved`) take their share of the bytes;
-    those on another device count as where the layer is.
-    """
-    *words, texts = words if words[-2] == "-ot" else (*words, "-ot", "")
-    whole = [part for part in texts.split(",") if part.endswith(_ALL_EXPERTS)]
-    divided = {part.split(r"\.")[1] for part in texts.split(",") if part and part not in whole}
+def token_ns(asked: Asked, words: Sequence[str], endpoints: Sequence[str]) -> float:
+    """Return the time of a token of a line of ``--fit``, on devices with any memory."""
+    text = shlex.join(words)
+    for at, endpoint in enumerate(endpoints):
+        text = re.sub(rf"RPC\d+\[{re.escape(endpoint)}\]", f"CUDA{at}", text)
     line = [re.sub(r"\d+GB@", "9000GB@", word) for word in asked.line]
+    return float(answered([*line, "--words", text])["given"]["value"])
 
-    def scored(parts: Sequence[str]) -> float:
-        override = [*words, ",".join(parts)] if parts else words[:-1]
-        return float(answered([*line, "--words", shlex.join(override)])["given"]["value"])
 
-    sizes = {tensor.name: tensor.size_bytes for tensor in read_gguf(line[1]).tensors}
-    found = base = scored(whole)
-    for layer in divided:
-        suffix = "_exps" if f"blk.{layer}.ffn_down_exps.weight" in sizes else ""
-        pattern = rf"blk\.{layer}\.ffn_(up|down|gate){suffix}\."
-        own = {name: size for name, size in sizes.items() if re.match(pattern, name)}
-        on_host = sum(size for name, size in own.items() if name in moved)
-        if on_host:
-            more = scored([*whole, f"{pattern}=CPU"]) - base
-            found += more * on_host / sum(own.values())
-    return found
+def _at_servers(word: str, endpoints: Sequence[str]) -> str:
+    """Return an argument with the names of servers; ``-ot`` has them with their addresses."""
+    if "=" not in word:
+        return word.replace("CUDA", "RPC")
+    return re.sub(r"=CUDA(\d+)", lambda found: f"=RPC0[{endpoints[int(found[1])]}]", word)
 
 
 def print_headers(machine: Engine, seconds: float) -> None:

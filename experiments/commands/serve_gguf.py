@@ -30,6 +30,7 @@ from solver.model.devices import DEFAULT_DEVICE_CLASS
 if TYPE_CHECKING:
     from fx_bridge.files.gguf_layers import GgufModel
     from fx_bridge.serving.gguf_plan import GgufPlan
+    from fx_bridge.serving.host_words import HostWords
     from fx_bridge.serving.request import Request
     from solver import SolveLimits
     from solver.model.job import ServingObjective
@@ -120,7 +121,7 @@ def serve_gguf(
         found = checked(found, limits)
     words = None
     if text is not None:
-        words = ScoredWords(found, text, found.host_words.read(placing_words(text)))
+        words = ScoredWords(found, text, read_line(found, placing_words(text)))
     if out is not None and found.solved.plan is not None and found.line(found.plan):
         # Not every plan has a line, and without one nothing is written.
         save_plan(found.solved.plan, out)
@@ -198,6 +199,34 @@ def _check_machine(machine: Machine, objective: ServingObjective) -> None:
                 "24GB@rtx-3090 (fxpartition devices lists them), or a file of devices with its "
                 "rates"
             )
+
+
+def read_line(found: GgufPlan, text: str) -> HostWords:
+    """Return the plan of a line on devices in its own order: that of ``-dev``, or of their names.
+
+    Batches take turns where a line has all layers on several devices, and no parts elsewhere.
+    """
+    from fx_bridge.interop.llama_cpp import (
+        NO_OP_OFFLOAD,
+        WITHIN_LAYERS,
+        read_options,
+        split_options,
+    )
+    from fx_bridge.serving.host_words import HOST
+
+    own = {device.name: device for device in found.jobs.devices}
+    names = sorted(own, key=lambda name: (len(name), name))
+    given = read_options(text)
+    options = split_options(given, [*names, HOST])
+    others = (name for name in names if name not in options.devices)
+    fills = options.offloaded is None or options.offloaded > len(found.jobs.model.layers)
+    divides = given.keys() & WITHIN_LAYERS.keys() - {NO_OP_OFFLOAD}
+    jobs = found.jobs.on(
+        [own[name] for name in (*options.devices, *others)],
+        may_fill=fills and not divides and len(options.devices) > 1,
+    )
+    asked = jobs.at(found.context).replace(objective=found.objective)
+    return replace(found, jobs=jobs, asked=asked).host_words.read(text)
 
 
 def placing_words(text: str) -> str:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 HOST_ENGINES: Final = ("llama.cpp",)
 """Engines whose arguments can place units on the host."""
-_HOST: Final = "cpu:0"
+HOST: Final = "cpu:0"
 
 
 def check_words(text: str, devices: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def check_words(text: str, devices: Sequence[str]) -> None:
     PartitionError
         In one line. :meth:`HostWordsModel.read` makes the checks that need the model.
     """
-    check_options(text, [*devices, _HOST])
+    check_options(text, [*devices, HOST])
 
 
 def check_search(
@@ -228,19 +228,20 @@ class HostWordsModel:
         names = [device.name for device in self._instance.devices]
         if self._is_ik:
             weights = self._weights or ()
-            stages, moved = read_layers(text, [*names, _HOST], self._feeds, weights)
+            stages, moved = read_layers(text, [*names, HOST], self._feeds, weights)
             is_kept = not self._copies
         else:
             stages, moved, is_kept = read_experts(
-                text, self._names, [*names, _HOST], self._feeds, self._weights
+                text, self._names, [*names, HOST], self._feeds, self._weights
             )
         places: list[str | None] = [None]
         for stage in stages:
-            places += [None if stage.device == _HOST else stage.device] * stage.count
-        places.append(None if stages[-1].device == _HOST else stages[-1].device)
+            places += [None if stage.device == HOST else stage.device] * stage.count
+        places.append(None if stages[-1].device == HOST else stages[-1].device)
         plan = self.plan_of(places, {at + 1: each for at, each in moved.items()})
         notes = []
-        is_used = any(device is None for device in places[1:]) or moved
+        on_host = [*places[1:], *(None if m.device == HOST_BUFFER else m for m in moved.values())]
+        is_used = None in on_host
         if is_used and self._rows >= OP_OFFLOAD_TOKENS and is_kept is self._copies:
             timed, other = ("without", "with") if self._copies else ("with", "without")
             copies = "does not copy" if self._copies else "copies"
@@ -265,10 +266,10 @@ class HostWordsModel:
         for at, (group, device) in enumerate(zip(self._groups, places, strict=True)):
             kept, other = moved.get(at, Moved(group.movable))
             fixed = len(group.units) - group.movable + kept
-            other = _HOST if device is None else other
+            other = HOST if device is None else other
             for number in range(len(group.units)):
-                place = (device if number < fixed else other) or _HOST
-                is_on_host = place in (_HOST, HOST_BUFFER)
+                place = (device if number < fixed else other) or HOST
+                is_on_host = place in (HOST, HOST_BUFFER)
                 own = (device or first) if is_on_host else place
                 devices.append(self._instance.device_index[own])
                 modes.append("host" if is_on_host else "resident")
@@ -315,7 +316,7 @@ class HostWordsModel:
         places = [None if mode == "host" else device for device, mode in firsts]
         inside = places[1:-1]
         order = [device.name for device in self._instance.devices]
-        stages = [StageLayers(_HOST, inside.count(None), True, places[-1] is None)]
+        stages = [StageLayers(HOST, inside.count(None), True, places[-1] is None)]
         stages += [
             StageLayers(device, inside.count(device), has_head=places[-1] == device)
             for device in order

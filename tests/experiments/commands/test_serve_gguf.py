@@ -67,6 +67,17 @@ def test_lines_of_the_plan_and_of_older_builds_are_scored(tmp_path, capsys):
         assert says in capsys.readouterr().out
 
 
+def test_a_line_has_devices_in_an_order_of_its_own(tmp_path, answer):
+    path = write_model(tmp_path, "llama", "Q4_K", layers=6)
+    words = ["serve", path, *UNLIKE, "--objective", "token", *LONG, "--words"]
+    lines = ("-ts 3,4", "-dev CUDA0,CUDA1 -ts 3,4", "-dev CUDA1,CUDA0 -ts 3,4")
+    given = [answer([*words, line])["given"] for line in lines]
+    named, first, second = (each["value"] for each in given)
+    assert named == first != second and not any(each["violations"] for each in given)
+    divided = answer([*words, r"-ts 3,4 -ot blk\.2\.ffn_down=CUDA1"])["given"]
+    assert divided["value"] not in (first, None) and not divided["notes"]
+
+
 def test_all_keys_of_the_answer_are_told(tmp_path, answer):
     path = write_small(tmp_path / "m.gguf", random.Random(3), 2)
     words = ["serve", path, *UNLIKE, "--prompt", 16, "--generate", 16, "--context", 256]
