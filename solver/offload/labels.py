@@ -170,7 +170,8 @@ class _Search:
         """Raise the bound by prices, in steps that are halved where they do not help."""
         best = prices = self._prices
         value, idle = self._bound, 0
-        rise = abs(value) / 10 + (1 << self._shift)
+        aim = 0 if self._below is None else self._least << self._shift
+        rise = max(abs(value), aim) / 10 + (1 << self._shift)
         for _ in range(_MOST_STEPS):
             if self.is_closed or clock.is_over:
                 break
