@@ -127,6 +127,11 @@ def _search(
     choices = _choices(len(instance.devices), groups, may_cross=may_cross)
 
     def search(asked: OffloadInstance, clock: Clock, *, is_timed: bool) -> Found:
+        memories = [asked.host_bytes, *(device.memory_bytes for device in asked.devices)]
+        limited = [size for size in memories if size is not None]
+        # Prices refute this too, but slowly where times are the costs.
+        if len(limited) == len(memories) and sum(limited) < sum(u.held_bytes for u in asked.units):
+            return Found(None)
         chain = _chain(asked, groups, choices, least_first, is_timed=is_timed)
         if is_timed:
             path = least_path(chain, clock, below_ns)
