@@ -211,16 +211,9 @@ class Blocks:
     ) -> list[int]:
         """Return costs minus savings in each inequality that counts.
 
-        Parameters
-        ----------
-        saved : sequence of int
-            Nets of the anchor that only the moved units receive elsewhere.
-        foreign : sequence of int
-            Nets that `unit` reads and its anchor does not.
-        made : collection of int
-            Nets of `unit`.
-        moves : bool
-            Count time and memory of `unit` itself; otherwise only the nets.
+        `saved` are nets of the anchor that only the moved units receive elsewhere, `foreign` ones
+        that `unit` reads and its anchor does not, and `made` those of `unit`, whose time and memory
+        count only if it `moves`.
         """
         counts = {net: len(self._readers[net]) - (anchor in self._readers[net]) for net in made}
         leaving = [(net, others) for net, others in counts.items() if others > 0]
