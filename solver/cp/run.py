@@ -162,14 +162,10 @@ def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     return solver
 
 
-def limit_run(
-    parameters: cp_model.SatParameters, clock: Clock, most_work_s: float = math.inf
-) -> None:
-    """End a run of CP-SAT with a clock, after at most `most_work_s` deterministic seconds."""
-    if clock.is_deterministic:
-        most_work_s = min(most_work_s, max(clock.left_s, _LEAST_S))
-    if most_work_s < math.inf:
-        parameters.max_deterministic_time = most_work_s
+def limit_run(parameters: cp_model.SatParameters, clock: Clock) -> None:
+    """End a run of CP-SAT with a clock."""
+    if clock.is_deterministic and clock.left_s < math.inf:
+        parameters.max_deterministic_time = max(clock.left_s, _LEAST_S)
     if clock.wall_left_s < math.inf:
         parameters.max_time_in_seconds = max(clock.wall_left_s, _LEAST_S)
 
