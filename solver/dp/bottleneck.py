@@ -60,13 +60,9 @@ class Incumbent(Protocol):
 class BottleneckSearch:
     """Minimises the bottleneck; see :class:`~solver.dp.stage_list.StageLister` for the parameters.
 
-    Attributes
-    ----------
-    refuted : int
-        No plan has a bottleneck of at most this, in nanoseconds.
-    best : Solution or None
-        The best plan so far. The value is that of a relaxation, which may count too few sends
-        under peer-to-peer charging (:mod:`solver.dp.readers`).
+    No plan has a bottleneck of at most `refuted` nanoseconds. `best` is the best plan so far; its
+    value is that of a relaxation, which may count too few sends under peer-to-peer charging
+    (:mod:`solver.dp.readers`).
     """
 
     def __init__(

@@ -100,18 +100,9 @@ Improve = Callable[[Instance, Sequence[PartitionPlan], Clock], PartitionPlan | N
 class IdealAnswer:
     """Plan and bound of the program.
 
-    Attributes
-    ----------
-    plan : PartitionPlan or None
-        A feasible one.
-    optimum : tuple of int, or None
-        Values of all objectives, if `plan` is proven to be optimal.
-    bound : int or None
-        Lower bound of the first objective, if neither an optimum nor a refutation is known.
-    is_refuted : bool
-        True if it is proven that no plan fits.
-    reason : str
-        Reason for a missing plan, or empty.
+    The plan is feasible. If it is proven to be optimal, `optimum` has the values of all objectives;
+    if neither that nor a refutation is known, `bound` is a lower bound of the first objective. With
+    `is_refuted` it is proven that no plan fits. `reason` says why there is no plan.
     """
 
     plan: PartitionPlan | None = None
@@ -131,12 +122,8 @@ def solve_ideals(
 ) -> IdealAnswer:
     """Solve `problem` exactly if its graph has few ideals, or decline.
 
-    Parameters
-    ----------
-    clock : Clock
-        Limit of time. Limits of work end the program without one as well.
-    improve : callable, optional
-        Heuristic for a better plan, called where that saves more time than it takes.
+    Limits of work end the program even without a clock. `improve`, a heuristic for a better plan,
+    is called where that saves more time than it takes.
     """
     try:
         return _solve(problem, clock, improve)
@@ -181,12 +168,8 @@ def why_declined(
 ) -> str | None:
     """Return the reason in words for which the program declines `problem`, or None.
 
-    Parameters
-    ----------
-    objective : tuple of str, optional
-        Replaces the objective of the problem.
-    with_links : bool
-        Decline links that depend on pairs of devices, and relays between chunks.
+    `objective` replaces that of the problem. `with_links` declines links that depend on pairs of
+    devices, and relays between chunks.
     """
     objective = problem.objective if objective is None else objective
     if problem.is_hand_made:

@@ -70,17 +70,8 @@ class Interleaved(NamedTuple):
 class InterleavedSearch:
     """Minimises the bottleneck over all middles.
 
-    Parameters
-    ----------
-    ideals : sequence of int
-        Bit masks of all ideals of the blocks, the smaller ones first.
-    incumbent : callable
-        Returns the bottleneck of some plan, or None.
-
-    Attributes
-    ----------
-    refuted : int
-        No plan has a bottleneck of at most this, in nanoseconds.
+    `ideals` are bit masks of all ideals of the blocks, the smaller ones first; `incumbent` returns
+    the bottleneck of some plan, or None. No plan has a bottleneck of at most `refuted` nanoseconds.
     """
 
     def __init__(

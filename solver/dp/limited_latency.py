@@ -111,11 +111,8 @@ class _Labels(NamedTuple):
 def stage_costs(units: Instance, first: Instance, kinds: Sequence[DeviceKind]) -> StageCosts:
     """Return the costs of the runs of a chain, for one problem with the units of another.
 
-    Raises
-    ------
-    GaveUp
-        If the units are no chain, or other rules make a run depend on more than its device. Links
-        are left to the caller.
+    Raises `GaveUp` if the units are no chain, or other rules make a run depend on more than its
+    device. Links are left to the caller.
     """
     declined = why_declined(units.problem, ("latency",), with_links=False)
     if declined is not None:
@@ -159,21 +156,13 @@ def _kinds(units: Instance) -> Sequence[DeviceKind]:
 class LimitedChain:
     """A chain, and its plan of least latency within limits.
 
-    Parameters
-    ----------
-    least, limited : PartitionProblem
-        Of the same operators and devices: the latency to minimise, and the limited one.
-    held : sequence of PartitionProblem
-        The same, with memory requirements; a plan fits in each.
-    runs : sequence of Runs
-        Terms of the latency to minimise and, if it is another one, of the limited latency. Where
-        links differ, each transfer of a run is rounded up by itself.
+    `least` has the latency to minimise and `limited` the limited one; `held` are the same problem
+    with memory requirements, and a plan fits in each. `runs` are terms of the latency to minimise
+    and, if it is another one, of the limited latency. Where links differ, each transfer of a run is
+    rounded up by itself.
 
-    Raises
-    ------
-    GaveUp
-        If the units are no chain, if there are too many sets of devices, or if links differ and
-        transfers overlap compute or devices are too many.
+    Raises `GaveUp` if the units are no chain, if there are too many sets of devices, or if links
+    differ and transfers overlap compute or devices are too many.
     """
 
     def __init__(
@@ -215,19 +204,10 @@ class LimitedChain:
     ) -> LimitedPlan | None:
         """Return the plan of least latency within the limits, or None if there is none.
 
-        Parameters
-        ----------
-        limit_ns : float
-            The largest limited latency.
-        most_load_ns : float
-            The largest load of a device, in the times that are minimised. Unless links differ, one
-            send of a value to several readers counts, so that the answer is a bound.
-
-        Raises
-        ------
-        GaveUp
-            If the search exceeds its limits. Where links differ, half of the time is left to
-            other searches.
+        The limited latency is at most `limit_ns`, and no load, in the times that are minimised,
+        above `most_load_ns`. Unless links differ, one send of a value to several readers counts in
+        loads, so that the answer is a bound. Raises `GaveUp` if the search exceeds its limits.
+        Where links differ, half of the time is left to other searches.
         """
         if self._receives is not None:
             clock = clock.slice(clock.left_s / 2)

@@ -21,10 +21,7 @@ def _no_incumbent(*, thorough: bool = False) -> None:
 class Minimiser:
     """Minimises the objectives of a problem, in as few sweeps as exactness allows.
 
-    Attributes
-    ----------
-    search : BottleneckSearch or None
-        The search for the least bottleneck, once it has begun.
+    `search` is that for the least bottleneck, once it has begun.
     """
 
     def __init__(

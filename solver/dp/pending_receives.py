@@ -78,10 +78,7 @@ def exchangeable_devices(problem: PartitionProblem) -> dict[str, str]:
 class PendingReceives:
     """The pending receives of labels, numbered from 0 for none.
 
-    Parameters
-    ----------
-    runs : sequence of Runs
-        Terms of the latency to minimise and, if it is another one, of the limited latency.
+    `runs` are as in :class:`~solver.dp.limited_latency.LimitedChain`.
     """
 
     def __init__(self, units: Instance, kinds: Sequence[DeviceKind], runs: Sequence[Runs]) -> None:
@@ -159,12 +156,7 @@ class PendingReceives:
     ) -> Indices:
         """Return the numbers of what is pending after runs on `kind` that end at `place`.
 
-        Parameters
-        ----------
-        fits : array of bool
-            Runs to number, by start.
-        load_ns : array of float
-            Loads of the runs, by start, without what they receive.
+        By start, `fits` are the runs to number, and `load_ns` their loads without received values.
         """
         found = np.zeros(len(fits), dtype=np.int64)
         for at in np.flatnonzero(fits).tolist():

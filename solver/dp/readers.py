@@ -51,10 +51,7 @@ class Readers:
     ) -> dict[int, tuple[int, int]]:
         """Return the values that a plan sends more often than `sends` of its list counts.
 
-        Returns
-        -------
-        dict of int to (int, int)
-            By value, the number of the stage that makes it and the missing time, in nanoseconds.
+        By value, these are the number of the stage that makes it and the missing nanoseconds.
         """
         found: dict[int, tuple[int, int]] = {}
         for net, crossing in enumerate(self._nets):

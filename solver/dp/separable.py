@@ -69,12 +69,8 @@ class OutOfTime(Exception):  # noqa: N818
 class SeparableProgram:
     """The program on the ideals of some blocks, if :func:`solver.presolve.closures.applies`.
 
-    Parameters
-    ----------
-    masks : sequence of int
-        Ideals of the blocks as bits, the smaller ones first; the empty one and the whole included.
-    charges_ns : Ints
-        By unit, an extra charge on any device.
+    `masks` are the ideals of the blocks as bits, the smaller ones first, the empty one and the
+    whole included. `charges_ns` is by unit an extra charge on any device.
     """
 
     def __init__(
@@ -161,18 +157,9 @@ class SeparableProgram:
     ) -> tuple[int, list[Stage] | None]:
         """Return the least bottleneck of a chain, and the chain; `most_ns` and None if not lower.
 
-        Parameters
-        ----------
-        least_ns : int
-            Lower bound of the bottleneck.
-        price : float
-            Nanoseconds added to a load by each byte above the capacity. If infinite all stages fit;
-            if finite not all bytes are counted.
-
-        Raises
-        ------
-        OutOfTime
-            With the lower bound proven so far, if the clock is over before.
+        The bottleneck is at least `least_ns`. Each byte above the capacity adds `price` nanoseconds
+        to a load: if it is infinite all stages fit; if finite not all bytes are counted. If the
+        clock is over before, `OutOfTime` has the lower bound proven so far.
         """
         total = float(self._fast_ns[-1]) / float(self._speed[self._bits.usable].max())
         least_ns = max(least_ns, math.ceil(total * (1 - 1e-9)))

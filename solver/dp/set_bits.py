@@ -23,16 +23,9 @@ _WORD = 64
 class SetBits:
     """The sets of at most `most` of devices of several kinds, given the number of each kind.
 
-    Attributes
-    ----------
-    counts : array of int, shape (sets, kinds)
-        Devices of each kind by the number of the set; sets larger than `most` are included.
-    usable : array of bool, shape (sets,)
-        Sets of at most `most` devices.
-    strides : tuple of int
-        By kind, the difference that one device of it makes to the number of a set.
-    words : int
-        Rows of a family.
+    By number of a set, `counts` has its devices of each kind, and `usable` is False for sets larger
+    than `most`. `strides` is by kind the difference that one device makes to the number of a set. A
+    family has `words` rows.
     """
 
     def __init__(self, limits: Sequence[int], most: int) -> None:

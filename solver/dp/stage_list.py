@@ -33,21 +33,10 @@ class TooManyStages(Exception):  # noqa: N818
 class StageList:
     """Stages in groups of the same start and class, the last starts first.
 
-    Attributes
-    ----------
-    end : array of int
-        By stage.
-    load_ns : array of float
-        By stage, on the kinds of its class.
-    first : array of int
-        First stage of every group, and the number of stages.
-    start, class_ : array of int
-        By group.
-    level : array of int
-        First group of every level of starts, and the number of groups.
-    sends : mapping of int to array of float
-        Sends counted by the loads for some values (:mod:`solver.dp.readers`), by the end of the
-        producing stage; one for all others.
+    `end` and `load_ns`, on the kinds of its class, are by stage, `start` and `class_` by group.
+    `first` has the first stage of every group, and the number of stages; `level` the first group of
+    every level of starts, and the number of groups. `sends` are those that the loads count for some
+    values (:mod:`solver.dp.readers`), by the end of the producing stage; one for all others.
     """
 
     end: Indices
@@ -107,15 +96,8 @@ def _shifted(parts: Sequence[Ints], offsets: Ints) -> Ints:
 class Families:
     """For every ideal, the sets of devices that can run all outside it.
 
-    Parameters
-    ----------
-    may : array of uint64, shape (words, ideals)
-        Candidate sets of devices for the rest of each ideal.
-
-    Attributes
-    ----------
-    words : array of uint64, shape (words, ideals)
-        By ideal, the sets as bits.
+    `may` has as bits, in a column for each ideal, candidate sets of devices for the rest of it, and
+    `words` those that can run it.
     """
 
     def __init__(self, bits: SetBits, ideals: int, may: Words) -> None:
@@ -129,10 +111,8 @@ class Families:
     def extend(self, stages: StageList, followers: Ints) -> None:
         """Compute the families of all starts of a list, with ends that are known or among them.
 
-        Parameters
-        ----------
-        followers : array of int, shape (classes, kinds)
-            The most stages after one of a class on a device of a kind; -1 if it never fits.
+        By class and kind, `followers` are the most stages after one of the class on a device of the
+        kind; -1 if it never fits.
         """
         for groups, first in stages.levels():
             ends = stages.end[first[0] : first[-1]]
@@ -166,14 +146,9 @@ class Families:
 class StageLister:
     """Lists stages and their classes.
 
-    Parameters
-    ----------
-    capacity : sequence of float
-        The most bytes on a device of each kind.
-    in_flight : sequence of int
-        Microbatches in flight in a stage by the number of stages after it; never descending.
-    spend : callable
-        Called with the number of pairs of ideals examined; raises to stop.
+    `capacity` is in bytes, by kind. `in_flight` are microbatches in a stage by the number of stages
+    after it, never descending. `spend` is called with the number of pairs of ideals examined, and
+    raises to stop.
     """
 
     def __init__(

@@ -32,14 +32,8 @@ class GaveUp(Exception):  # noqa: N818
 class Goal:
     """Objective of one sweep: the sum of `sums`, in lexicographic order, then `largest`.
 
-    Attributes
-    ----------
-    sums : tuple of str
-        Of ``transfer``, ``devices`` and, of chains, ``latency``.
-    largest : str or None
-        ``bottleneck`` or ``peak_memory``.
-    limits : mapping of str to float
-        Values of ``bottleneck`` and ``peak_memory`` that no stage may exceed.
+    `sums` are of ``transfer``, ``devices`` and, of chains, ``latency``; `largest` is ``bottleneck``
+    or ``peak_memory``. No stage may exceed the `limits` of these two.
     """
 
     sums: tuple[str, ...]
@@ -72,10 +66,7 @@ def permille_of(memory_bytes: Floats, capacity: float) -> Floats:
 class Sweep:
     """Runs the dynamic program for one goal after the other.
 
-    Attributes
-    ----------
-    refuted : float
-        No plan has a bottleneck of at most this, in nanoseconds, as far as the caller knows.
+    No plan has a bottleneck of at most `refuted` nanoseconds, as far as the caller knows.
     """
 
     def __init__(self, costs: StageCosts, sets: DeviceSets, clock: Clock, most_pairs: int) -> None:

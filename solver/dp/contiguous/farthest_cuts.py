@@ -68,27 +68,15 @@ def farthest_cuts(
 ) -> PartitionPlan | None:
     """Return a plan with a small bottleneck, or step, that cuts the units' own numbering.
 
-    Parameters
-    ----------
-    units : Instance
-        In the order to cut.
-    most_places : int, optional
-        The most places for cuts, about.
-    stretch_permille : int
-        Capacities to cut by, per thousand of the true ones.
-    chooser : RecomputeChooser, optional
-        Chooses the operators to recompute in the stages of a plan; the units are in the execution
-        order.
-    clock : Clock
-        Until it is over the result depends on nothing but the arguments.
+    There are about `most_places` places for cuts at most, and capacities are stretched by
+    `stretch_permille` per thousand. With a chooser, which chooses the operators to recompute in the
+    stages of a plan, the units are in the execution order. Until the clock is over the result
+    depends on nothing but the arguments.
 
-    Returns
-    -------
-    PartitionPlan or None
-        The best plan by the evaluator; not necessarily feasible. None if nothing is found, if
-        sets of devices are too many even for this, or if the problem is not to minimise the
-        bottleneck, or with a chooser the step, with one chunk for each device and no cuts or
-        stages made by hand.
+    The plan is the best one by the evaluator, and not necessarily feasible. None if nothing is
+    found, if sets of devices are too many even for this, or if the problem is not to minimise the
+    bottleneck, or with a chooser the step, with one chunk for each device and no cuts or stages
+    made by hand.
     """
     problem = units.problem
     if (

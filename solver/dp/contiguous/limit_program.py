@@ -43,21 +43,10 @@ for a previous device of the same node, one for a previous device of another."""
 class KindCosts:
     """Costs of segments of an order that depend on kinds of devices.
 
-    Parameters
-    ----------
-    stretch_permille : int
-        Capacities, per thousand of the true ones.
-
-    Attributes
-    ----------
-    work_before, banned_before, capacities : list
-        By kind; see :mod:`solver.dp.contiguous.segments`.
-    profiles : list of (int, int)
-        By kind, for neighbours of the same node and of others: an index into the next two.
-    send_ns, receive_ns : list of list of int
-        Times of one transfer of every operator's value.
-    nodes : list of int
-        By kind, numbered from 0.
+    Capacities are stretched by `stretch_permille` per thousand; `work_before`, `banned_before` and
+    `capacities` are by kind (:mod:`solver.dp.contiguous.segments`), as are `nodes`, numbered from
+    0. `profiles` has by kind, for neighbours of the same node and of others, an index into
+    `send_ns` and `receive_ns`: times of one transfer of every operator's value.
     """
 
     def __init__(
@@ -94,17 +83,8 @@ class KindCosts:
 class LimitProgram:
     """The dynamic program over sets of devices, for segments between some places.
 
-    Parameters
-    ----------
-    tables : SegmentTables
-        Of the same order, with the transfer times of `costs`.
-    extras : SegmentExtras, optional
-        Time added to segments by recomputation.
-
-    Attributes
-    ----------
-    most_ns : int
-        Upper bound of any load.
+    The tables are of the same order, with the transfer times of `costs`; `extras` is the time that
+    recomputation adds to segments. No load is above `most_ns`.
     """
 
     def __init__(

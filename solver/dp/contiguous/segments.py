@@ -27,17 +27,9 @@ from solver.presolve.transfers import Links
 class SegmentRow:
     """Costs of the segments [start, j) for j = start + 1, …; each array has one entry per j.
 
-    Attributes
-    ----------
-    weights_bytes, saved_bytes, live_bytes, waiting_bytes : array of int64
-        `live_bytes` is the peak of transient storages, `waiting_bytes` those held all the time for
-        other stages; see :mod:`solver.model.holdings`.
-    received_bytes : array of int64
-        Operators' values and graph inputs.
-    received_values_bytes : array of int64
-        Operators' values only.
-    receive_ns : list of array of int64
-        By transfer profile.
+    `live_bytes` is the peak of transient storages, `waiting_bytes` those held all the time for
+    other stages (:mod:`solver.model.holdings`). `received_bytes` counts operators' values and graph
+    inputs, `received_values_bytes` the values alone. `receive_ns` is by transfer profile.
     """
 
     start: int
@@ -72,19 +64,10 @@ class SegmentRows:
     The order is that of the units, each unit's operators in execution order. It is the
     execution order itself unless a unit's operators are interleaved with others.
 
-    Parameters
-    ----------
-    transfer_ns : sequence of sequence of int
-        For each transfer profile the time of one receive of every operator's value.
-
-    Attributes
-    ----------
-    order : list of int
-        Operator indices.
-    sources : list of list of int
-        For each place the places it reads from; in a backward pass there are later ones.
-    readers, earlier_readers : list of list of int
-        For each place the later and the earlier places that read its value, ascending.
+    `transfer_ns` has for each transfer profile the time of one receive of every operator's value.
+    By place of the order, `sources` are the places it reads from, of which a backward pass has
+    later ones; `readers` and `earlier_readers` are the later and the earlier places that read its
+    value, ascending.
     """
 
     def __init__(self, units: Instance, transfer_ns: Sequence[Sequence[int]]) -> None:
@@ -229,20 +212,12 @@ class SegmentTables:
     All arrays but `places` have a row for each place e as end, and a column b for each start: of
     n columns, the segment runs from place e - n + b to place e, both numbers of `places`.
 
-    Attributes
-    ----------
-    places : array of int64
-        Ascending, with the first and the last of the order.
-    order : list of int
-        Operator indices.
-    exists : array of bool
-        True if the start is a place; entries of other arrays are arbitrary where it is not.
-    memory_bytes, saved_bytes, always_bytes : array of int64
-        Bytes with one microbatch in flight, bytes of each further one, and the part of the first
-        that is held all the time: weights, received values, and values that wait for others.
-    send_ns, receive_ns : list of array of int64
-        By profile. Peer-to-peer sends of a segment depend on the later segments that read, which
-        are those of a known plan; without one there is one reader.
+    `places` ascend, with the first and the last of the order. Where `exists` is False the start is
+    no place, and the entries of the other arrays are arbitrary. `memory_bytes` are those with one
+    microbatch in flight, `saved_bytes` those of each further one, and `always_bytes` the part of
+    the first that is held all the time: weights, received values, and values that wait for others.
+    `send_ns` and `receive_ns` are by profile. Peer-to-peer sends of a segment depend on the later
+    segments that read, which are those of a known plan; without one there is one reader.
     """
 
     places: Ints
@@ -266,12 +241,8 @@ class SegmentTables:
     ) -> SegmentTables:
         """Cost all segments of at most `longest` steps between neighbouring places.
 
-        Parameters
-        ----------
-        send_ns, receive_ns : sequence of sequence of int
-            For each profile the time of one transfer of every operator's value.
-        starts : array of int64, optional
-            Starts of the segments of a known plan, in the order.
+        `send_ns` and `receive_ns` have for each profile the time of one transfer of every
+        operator's value. `starts` are those of the segments of a known plan, in the order.
         """
         count = len(places)
         starts = np.zeros(0, dtype=np.int64) if starts is None else starts

@@ -32,31 +32,20 @@ _Best = tuple[tuple[int, ...], PartitionPlan]
 def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> PartitionPlan | None:
     """Return the best plan whose stages are contiguous in the execution order.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Segments end only where no unit (operators that must share a device) is divided, and at
-        every hand-made cut (:mod:`solver.model.cuts`).
-    clock : Clock
-        A second, exact pass is left out if the first one used up the time.
+    Segments end only where no unit (operators that must share a device) is divided, and at every
+    hand-made cut (:mod:`solver.model.cuts`). The plan is feasible; None if no contiguous plan fits,
+    though others may. A second, exact pass is left out if the first one used up the time.
 
-    Returns
-    -------
-    PartitionPlan or None
-        Feasible; None if no contiguous plan fits, though others may.
-
-    Notes
-    -----
-    The optimum among contiguous cuts for ``bottleneck``, ``transfer``, ``devices`` and
+    It is the optimum among contiguous cuts for ``bottleneck``, ``transfer``, ``devices`` and
     ``peak_memory`` with uniform links, except that with peer-to-peer charging a value read in
     several later segments is counted in the segments of the best suffix only; relayed values are
-    exact. Heuristic for ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the
-    bottleneck for each number of devices, and takes the best of these), for links that differ by
-    pair (each device is charged at its slowest), for backward operators with cuts or pinned stages
-    made by hand, for more than 1,024 distinguishable sets of devices (for the bottleneck
-    :mod:`solver.dp.contiguous.farthest_cuts` chooses a device order with its cuts; else, or if that
-    finds nothing, a few device orders are tried), and for later objectives of a tuple. The
-    evaluator has the last word on the result.
+    exact. It is heuristic for ``latency`` (it minimises the sum of loads) and ``step`` (it
+    minimises the bottleneck for each number of devices, and takes the best of these), for links
+    that differ by pair (each device is charged at its slowest), for backward operators with cuts or
+    pinned stages made by hand, for more than 1,024 distinguishable sets of devices (for the
+    bottleneck :mod:`solver.dp.contiguous.farthest_cuts` chooses a device order with its cuts; else,
+    or if that finds nothing, a few device orders are tried), and for later objectives of a tuple.
+    The evaluator has the last word on the result.
     """
     units = condense(problem)
     if units.pins_contradict:
@@ -85,25 +74,14 @@ def best_cut(
 ) -> PartitionPlan | None:
     """Return the cut of the units' own numbering that is best for the first objective.
 
-    Parameters
-    ----------
-    units : Instance
-        In the order to cut, which need not be the execution order. Then live storages are
-        counted as if the operators ran in that order, so that the plan may need more memory,
-        or less, than estimated.
-    most_cuts : int, optional
-        The most places for cuts, about; they are spread evenly, and prefer few bytes across.
-    stretch_permille : int
-        Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
-    clock : Clock
-        Ends a search for a device order, if there are too many. A pass over one order is not
-        limited.
+    The numbering need not be the execution order. Live storages are counted as if the operators ran
+    in it, so that the plan may need more memory, or less, than estimated. There are about
+    `most_cuts` places for cuts at most, spread evenly, where few bytes cross. Capacities are
+    stretched by `stretch_permille` per thousand: a start for a search that repairs. The clock ends
+    a search for a device order, if there are too many; a pass over one order is not limited.
 
-    Returns
-    -------
-    PartitionPlan or None
-        The best plan by the evaluator, over a few device orders if the sets of devices are too
-        many; not necessarily feasible. None if nothing fits.
+    The plan is the best one by the evaluator, over a few device orders if the sets of devices are
+    too many, and not necessarily feasible; None if nothing fits.
     """
     best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
     if not are_few(units):

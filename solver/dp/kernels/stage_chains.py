@@ -36,12 +36,8 @@ class Stage(NamedTuple):
 class ChainStages(NamedTuple):
     """Stages of a kind of device with some microbatches in flight, ordered by `starts`.
 
-    Attributes
-    ----------
-    loads_ns : array of float
-        Loads; 0 for stages that do not constrain a step.
-    added_ns : array of float
-        Contributions to the sum of loads.
+    `loads_ns` is 0 for stages that do not constrain a step; `added_ns` are contributions to the sum
+    of loads.
     """
 
     starts: Ints
@@ -63,13 +59,8 @@ class ChainStages(NamedTuple):
 class LeastCosts(NamedTuple):
     """Least costs of the chains from each place on.
 
-    Attributes
-    ----------
-    limit_ns : float or None
-        Limit on the excess of any stage over the sum of loads, which is the cost; None if the cost
-        is the bottleneck.
-    table : array of float
-        By set of devices and place.
+    `limit_ns` limits the excess of any stage over the sum of loads, which is the cost; None if the
+    cost is the bottleneck. `table` is by set of devices and place.
     """
 
     limit_ns: float | None
@@ -84,16 +75,9 @@ class LeastCosts(NamedTuple):
 class StageChains:
     """The dynamic program.
 
-    Parameters
-    ----------
-    places : int
-        Number of places.
-    stages : callable
-        Stages of a kind of device, for some microbatches in flight.
-    behind_ns : array of float, optional
-        By place, time of the stages after it, besides their `added_ns`.
-    beside_ns : float, optional
-        Saving, per device, for devices that stay at their place. If None, every device has a stage.
+    `stages` returns those of a kind of device for some microbatches in flight. `behind_ns` is by
+    place the time of the stages after it, besides their `added_ns`. `beside_ns` is the saving of
+    each device that stays at its place; if None, every device has a stage.
     """
 
     def __init__(
@@ -126,18 +110,10 @@ class StageChains:
     ) -> float:
         """Return a lower bound of the least step.
 
-        Parameters
-        ----------
-        base_ns : float
-            Constant part of the sum of loads.
-        part : float
-            Relative gap allowed between the bound and the least step.
-        most_ns : float
-            Longer steps are ignored.
-        seen : callable, optional
-            Called with the least sums of loads for each limit tried.
-        clock : Clock
-            When it is over, the bound proven so far is returned.
+        `base_ns` is the constant part of the sum of loads, and `part` the relative gap allowed
+        between the bound and the least step. Steps above `most_ns` are ignored. `seen` is called
+        with the least sums of loads for each limit tried. When the clock is over, the bound proven
+        so far is returned.
         """
 
         def least(limit_ns: float) -> float:
