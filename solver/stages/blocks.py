@@ -21,19 +21,10 @@ DROPPED = -1
 class Blocks:
     """Units merged into blocks, which the search places.
 
-    Attributes
-    ----------
-    count : int
-        Number of blocks.
-    block_of : tuple of int
-        Block of every unit; `DROPPED` if its stage is chosen afterwards.
-    edges : tuple of (int, int)
-        Arcs between blocks, which are numbered in a topological order.
-    dropped : tuple of (int, tuple of int)
-        Units in the order in which they were dropped, each with its successors.
-    weightless : frozenset of int
-        Units whose weights are not counted; if there are any, the problem on blocks is a
-        relaxation.
+    `block_of` is by unit; `DROPPED` if its stage is chosen afterwards. `edges` are arcs between
+    blocks, numbered in a topological order. `dropped` are units in the order in which they were
+    dropped, each with its successors. The weights of `weightless` units are not counted; if there
+    are any, the problem on blocks is a relaxation.
     """
 
     count: int
@@ -61,13 +52,8 @@ class Blocks:
 def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
     """Merge units without costs into the neighbour where some best plan has them.
 
-    Parameters
-    ----------
-    forget_weights : bool
-        Ignore the weights of such units, which is a relaxation.
+    With `forget_weights` the weights of such units are ignored, which is a relaxation.
 
-    Notes
-    -----
     A unit is *free* if it takes no time on any device, holds no weights, storages, saved
     storages or graph inputs that count, makes no value that is relayed to the last stage at some
     cost, and may run anywhere. A net is free if it costs neither time nor bytes. Proof that

@@ -30,18 +30,10 @@ the peak of the backward pass."""
 class Candidate(NamedTuple):
     """An operator that may be recomputed.
 
-    Attributes
-    ----------
-    amounts : tuple of int
-        Changes of the amounts if it is.
-    peak_bytes : int
-        Peak while it is recomputed, if no later operator is.
-    less_bytes : int
-        Bytes by which earlier peaks are lower, as its own are not there yet.
-    is_required : bool
-        True if it must be.
-    reads : tuple of (int, bool)
-        Storages that it reads, of candidates or `anchors`; True if that may be an anchor for it.
+    If it is recomputed, `amounts` are the changes of the amounts, `peak_bytes` the peak meanwhile
+    if no later operator is, and `less_bytes` those by which earlier peaks are lower, as its own are
+    not there yet. `reads` are the storages that it reads, of candidates or `anchors`; True if that
+    may be an anchor for it.
     """
 
     amounts: Amounts
@@ -54,12 +46,8 @@ class Candidate(NamedTuple):
 class PartModel(NamedTuple):
     """A part in its own numbers; identical parts have equal models.
 
-    Attributes
-    ----------
-    base : tuple of int
-        The amounts without recomputation.
-    anchors : tuple of tuple of int
-        Amounts added by an anchor: a candidate, or another operator numbered after these.
+    `base` are the amounts without recomputation, `anchors` those added by an anchor: a candidate,
+    or another operator numbered after these.
     """
 
     base: Amounts

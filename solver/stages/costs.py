@@ -19,27 +19,12 @@ from solver.stages.pair_sums import PairSum
 class StageCosts:
     """Work, transfers and memory of the stages between a problem's ideals.
 
-    Parameters
-    ----------
-    masks : sequence of int
-        All ideals of the blocks as bits, the smaller ones first.
-
-    Attributes
-    ----------
-    ideals : Ideals
-        By each unit's fastest class. Methods take indices of these.
-    held : HeldBytes
-        Memory of the same stages.
-    slowness : list of float
-        Least ratio of the work of a set of units on a kind to its fastest work.
-    largest_unit_ns : int
-        The largest work of a unit on its fastest class.
-    identical_kinds : list of list of int
-        Groups of kinds with the same costs of stages, whatever their memory.
-    transfer_bytes : PairSum
-        Bytes received by stages.
-    most_load_ns, most_latency_ns : int
-        Upper bounds of any load, and of any sum of loads.
+    `masks` are all ideals of the blocks as bits, the smaller ones first. `ideals` are by each
+    unit's fastest class; methods take their indices. `held` is the memory of the same stages.
+    `slowness` is by kind the least ratio of the work of a set of units to its fastest work; kinds
+    in one group of `identical_kinds` have the same costs of stages, whatever their memory.
+    `largest_unit_ns` is the largest work of a unit on its fastest class; `most_load_ns` and
+    `most_latency_ns` are upper bounds of any load, and of any sum of loads.
     """
 
     def __init__(

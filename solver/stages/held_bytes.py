@@ -24,15 +24,9 @@ _DENSE = 64
 class HeldParts:
     """Bytes held by stages with one microbatch in flight.
 
-    Attributes
-    ----------
-    always : Floats
-        Held all the time: weights, graph inputs and received values.
-    waiting : Floats
-        Storages that wait for the end of the stage, which are all held then.
-    allocated : Floats
-        An upper bound of all storages at any time: those that wait, and all others at once or, if
-        less, the most transient bytes.
+    Held all the time are weights, graph inputs and received values. Storages that wait for the end
+    of the stage are all held then. `allocated` is an upper bound of all storages at any time: those
+    that wait, and all others at once or, if less, the most transient bytes.
     """
 
     always: Floats
@@ -53,13 +47,8 @@ class HeldParts:
 class HeldBytes:
     """Memory of stages of blocks, as :mod:`solver.evaluation.stage_memory` defines it.
 
-    Attributes
-    ----------
-    borders : Borders
-        Work and weights within each ideal, and outside it.
+    `borders` have the work and the weights within each ideal, and outside it.
 
-    Notes
-    -----
     If units that matter are dropped, this is a lower bound, since they count for nothing. *Proof.*
     Memory is the weights, graph inputs and received values of a stage S, and the largest sum of
     storages while one of its operators runs. Let K be the units of S that are in blocks. Each term
@@ -189,12 +178,8 @@ class HeldBytes:
 class MemoryOfStages:
     """Memory of n stages, computed as far as needed.
 
-    Attributes
-    ----------
-    bytes : Floats, shape (n,)
-        Lower bound with one microbatch in flight.
-    spread : Floats, shape (n,)
-        Difference of an upper bound to it.
+    `bytes` is a lower bound with one microbatch in flight, `spread` the difference of an upper
+    bound.
     """
 
     def __init__(self, held: HeldBytes, starts: Indices, ends: Indices, parts: HeldParts) -> None:
@@ -218,17 +203,7 @@ class MemoryOfStages:
         All bounds that ignore it, and all with larger capacities, hold for any choices that can
         only add time.
 
-        Parameters
-        ----------
-        capacities : Floats, shape (capacities,)
-            Bytes of memory of devices.
-        in_flight : int
-            Microbatches.
-
-        Returns
-        -------
-        Floats, shape (n, capacities)
-            Nanoseconds: 0 where a stage fits, infinite where it does not.
+        By stage and capacity in bytes: 0 where the stage fits, infinite where it does not.
         """
         saved = (in_flight - 1) * self._saved
         left = capacities - (self.bytes + saved)[:, None]

@@ -60,12 +60,7 @@ def membership(ideals: Sequence[int], count: int) -> Bools:
 class Ideals:
     """Ideals in the order of their work, every ideal after its subsets; pairs of them are stages.
 
-    Attributes
-    ----------
-    member : Bools, shape (units, ideals)
-        By ideal, the units inside.
-    work_ns : Floats, shape (ideals,)
-        Least work of each; ascending.
+    `member` has a row for each unit and a column for each ideal; `work_ns` is by ideal, ascending.
     """
 
     member: Bools

@@ -53,16 +53,8 @@ _ROUNDING = 1e-9
 class StageParts:
     """The parts of a stage.
 
-    Attributes
-    ----------
-    in_flight : int
-        Microbatches.
-    always_bytes : int
-        Buffers for received gradients.
-    choices : sequence of PartChoices
-        In the execution order.
-    peaks_bytes : sequence of int
-        Least bytes of each part while it runs backward.
+    `always_bytes` are buffers for received gradients. In the execution order, each part has its
+    choices, and its least bytes while it runs backward.
     """
 
     in_flight: int

@@ -15,11 +15,8 @@ Point = tuple[int, int, int, int, int, int]
 def pareto(points: Iterable[Point]) -> list[Point]:
     """Return the undominated points, ascending, and one of equal ones.
 
-    Parameters
-    ----------
-    points : iterable of (int, int, int, int, int, int)
-        Less is better, except for the last number, an identifier. The fourth and fifth take few
-        different values.
+    Less is better, except for the last number, an identifier. The fourth and fifth take few
+    different values.
     """
     every = sorted(points)
     groups: dict[tuple[int, int], list[Point]] = {}
@@ -64,18 +61,8 @@ def _pareto(points: list[Point]) -> list[Point]:
 def lower_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the points at which a line of falling slope touches all from below.
 
-    Parameters
-    ----------
-    points : iterable of (int, int)
-        Less is better.
+    Less is better. The first number ascends; the second one falls, more and more slowly.
 
-    Returns
-    -------
-    list of (int, int)
-        By the first number, ascending; the second one falls, more and more slowly.
-
-    Notes
-    -----
     Source: Andrew, "Another efficient algorithm for convex hulls in two dimensions", Information
     Processing Letters 9, 1979.
     """

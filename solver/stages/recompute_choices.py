@@ -55,19 +55,13 @@ class Choice(NamedTuple):
 class PartChoices(NamedTuple):
     """The choices of a part.
 
-    Attributes
-    ----------
-    amounts : Ints, shape (choices, 5)
-        Time in nanoseconds, bytes kept of a microbatch, bytes held for sends, the kept bytes that
-        exist before the part, as anchors, and those by which the part has a higher peak while it
-        is recomputed than while it runs backward; the fastest choices first.
-    masks : list of int
-        Recomputed operators, as bits by candidate.
-    candidates : tuple of int
-        Operators.
-    is_complete : bool
-        True if no plan has a better choice, otherwise choices were dropped. Choices of parts are
-        independent: one may recompute a value that is an anchor of another.
+    `amounts` has a row for each choice, the fastest first: time in nanoseconds, bytes kept of a
+    microbatch, bytes held for sends, the kept bytes that exist before the part, as anchors, and
+    those by which the part has a higher peak while it is recomputed than while it runs backward.
+    `masks` are recomputed operators, as bits by candidate.
+
+    If `is_complete`, no plan has a better choice, otherwise choices were dropped. Choices of parts
+    are independent: one may recompute a value that is an anchor of another.
     """
 
     amounts: Ints

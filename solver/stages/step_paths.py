@@ -34,12 +34,8 @@ from solver.model.problem import PartitionProblem
 def excess_ns(problem: PartitionProblem, flying: int, load_ns: Floats, behind_ns: Floats) -> Floats:
     """Return the least excess of a step over the sum of all loads, by each stage.
 
-    Parameters
-    ----------
-    flying : int
-        The most forward passes of the stages before their first backward pass.
-    load_ns, behind_ns : array of float
-        Their loads, and the sums of the loads after them.
+    `flying` are the most forward passes of the stages before their first backward pass, and
+    `behind_ns` the sums of the loads after each.
     """
     batches = problem.microbatches
     if problem.schedule == "gpipe" or not problem.is_training:
@@ -70,24 +66,11 @@ def least_with_limit(
 ) -> float:
     """Return a lower bound of the least sum of a limit and the least cost within it.
 
-    Parameters
-    ----------
-    least : callable
-        The least cost within a limit; it does not grow with it, and is infinite if infeasible.
-    part : float
-        Relative gap allowed between the bound and the least sum.
-    most : float
-        Larger sums are ignored.
-    clock : Clock
-        When it is over, the bound proven so far is returned.
+    `least` is the least cost within a limit; it does not grow with it, and is infinite if
+    infeasible. `part` is the relative gap allowed between the bound and the least sum. Larger sums
+    than `most` are ignored, and the result is no more than it. When the clock is over, the bound
+    proven so far is returned.
 
-    Returns
-    -------
-    float
-        No more than `most`.
-
-    Notes
-    -----
     The sum at any limit between two is at least the smaller one plus the least cost within the
     larger. The interval with the least such bound is halved.
 

@@ -14,12 +14,7 @@ from solver.presolve.device_kinds import sums_by_set
 class Borders(NamedTuple):
     """Work and weights before and after each border between stages.
 
-    Attributes
-    ----------
-    before_ns, after_ns : Floats, shape (borders,)
-        Work by each unit's fastest class.
-    before_bytes, after_bytes : Floats, shape (borders,)
-        Weights; those that both sides read are on both.
+    Work is by each unit's fastest class. Weights that both sides read are on both.
     """
 
     before_ns: Floats
@@ -35,21 +30,10 @@ class Borders(NamedTuple):
 class ViableSets:
     """Sets of devices that can run everything after a border, while others run the units before it.
 
-    Parameters
-    ----------
-    counts : Ints, shape (sets, kinds)
-        Devices of each kind.
-    full : sequence of int
-        All devices of each kind.
-    most : int
-        The most devices that a plan may use.
-    slowness : sequence of float
-        By kind, the least ratio of a unit's time to its time on its fastest class.
-    capacities : sequence of float
-        Bytes by kind; may be infinite.
+    `counts` are the devices of each kind by set, and `full` all of each kind; a plan may use
+    `most`. By kind, `slowness` is the least ratio of a unit's time to its time on its fastest
+    class, and `capacities` are bytes, maybe infinite.
 
-    Notes
-    -----
     A set must hold the weights after the border, and the best other devices that may be used
     besides must hold those before it. With a ceiling T on the load a device does at most T / r of
     work, where r is its slowness.
