@@ -18,10 +18,7 @@ from solver.presolve.instance import Instance
 def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBound | None) -> int:
     """Return a lower bound of one objective over all plans.
 
-    Parameters
-    ----------
-    position_bound : PositionBound or None
-        For ``bottleneck``, where it applies.
+    `position_bound` counts for ``bottleneck``, where it applies.
     """
     if name == "bottleneck":
         least = max(least_average_ns(units), least_shared_ns(units))
@@ -55,10 +52,7 @@ def least_average_ns(units: Instance, slots: int | None = None) -> int:
     `slots` devices with the largest 1 / r do at most T * sum(1 / r) together, which must be all the
     work. Transfers only add, and overlapped with compute they take away nothing.
 
-    Parameters
-    ----------
-    slots : int, optional
-        The most devices; by default as many as a plan can use.
+    By default `slots` are as many as a plan can use.
     """
     slots = usable_devices(units) if slots is None else slots
     rates = [1.0 / units.slowness[device.device_class] for device in units.problem.devices]

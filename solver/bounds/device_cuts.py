@@ -32,19 +32,8 @@ class DeviceCuts:
     of one of the gaps. The least load of these cases is a bound; cases that the time leaves open
     count with the load of the case that they refine.
 
-    Parameters
-    ----------
-    units : Instance
-        Without overlap.
-    chunks : int
-        Chunks of each device.
-    clock : Clock
-        Charged with the work of cuts.
-
-    Attributes
-    ----------
-    nets : list of (int, tuple of int, int)
-        Producer, readers and least transfer time of values with one, in nanoseconds.
+    Nothing overlaps, and each device has `chunks`. The clock is charged with the work of cuts.
+    `nets` are producer, readers and least transfer time in nanoseconds of values with one.
     """
 
     def __init__(self, units: Instance, chunks: int = 1, clock: Clock = UNLIMITED) -> None:
@@ -166,14 +155,8 @@ class DeviceCuts:
     ) -> tuple[int, Bools]:
         """Return the least load, or crossing, with the set of units that attains it.
 
-        Parameters
-        ----------
-        inside, outside : sequence of int
-            Units in the set, and units outside it.
-        crossing : bool
-            Count transfers alone.
-        ties : sequence of (int, int)
-            If the first unit is in the set, so is the second.
+        The set has the units `inside` and none of `outside`; of a tie, if it has the first unit, it
+        has the second. With `crossing` transfers alone count.
         """
         count = source = len(self._work)
         tails, heads, costs = self._arcs

@@ -16,8 +16,6 @@ def direct_problem(problem: PartitionProblem) -> PartitionProblem:
     objective ``step`` is excepted: where transfers overlap, a write and the read after it may take
     longer than the one hop between neighbours.
 
-    Notes
-    -----
     Proof. Let a feasible plan of the relayed problem have a value made at position s and read at t
     > s. With one device nothing takes time in either problem. With more, position s + 1 is on
     another device than s, so the producer's device pays for at least one hop in the relayed

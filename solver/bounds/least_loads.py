@@ -39,17 +39,9 @@ _Choice = TypeVar("_Choice", bound=tuple[object, ...])
 class LeastLoads:
     """The least loads of devices, by their units.
 
-    Parameters
-    ----------
-    units : Instance
-        Without overlap, on some devices that pay for transfers (`applies`).
-    slots, chunks : int
-        The most devices that a plan may use, and the most chunks on each.
-    clock : Clock
-        When to stop.
+    Nothing overlaps, and some devices pay for transfers (`applies`). A plan has at most `slots`
+    devices, each with at most `chunks`.
 
-    Notes
-    -----
     Proof. Let S be the units of a device d that pays for transfers, with speed v <= 1: it takes at
     least 1 / v as long for any unit as its fastest class. A value that S makes and other units read
     leaves d once at least, and one that S reads and does not make enters it once, whatever the
@@ -123,12 +115,7 @@ class LeastLoads:
     def bottleneck_ns(self, at_least: int = 0, at_most: int | None = None) -> int:
         """Return a lower bound of the bottleneck of every plan.
 
-        Parameters
-        ----------
-        at_least : int
-            A known bound.
-        at_most : int, optional
-            The search ends once the bound reaches this.
+        `at_least` is a known bound; the search ends once the bound reaches `at_most`.
         """
         if not self._cuts.are_exact:
             return at_least
@@ -235,18 +222,9 @@ class LeastLoads:
     ) -> int:
         """Return the least value of all choices, or a lower bound of it, if it is above `best`.
 
-        Parameters
-        ----------
-        more : callable
-            Returns the extensions of a partial choice, each with a lower bound of its value.
-        depth : int
-            The number of extensions.
-        best : int
-            The known bound.
-        most : int
-            Larger values are of no interest.
-        refine : callable, optional
-            Returns more of what a whole choice comes to at least.
+        `more` returns the extensions of a partial choice, each with a lower bound of its value;
+        `depth` of them make a whole choice. Values above `most` are of no interest. `refine`
+        returns a further lower bound of a whole choice.
         """
         root: Any = ()
         least, choice = 0, root

@@ -35,13 +35,6 @@ def load_of_step_ns(problem: PartitionProblem, step_ns: int) -> int:
 def least_filled_step_ns(units: Instance, slots: int) -> int:
     """Return a lower bound of the step of all plans by the work of their stages.
 
-    Parameters
-    ----------
-    slots : int
-        Most devices of a plan.
-
-    Notes
-    -----
     Stages without a unit of the path lie between two of its units, and hold only units comparable
     to neither: their work is left out of the sums. With several chunks per device the bound is the
     time of the path.
@@ -72,10 +65,7 @@ def _rates(units: Instance) -> list[Fraction]:
 def _share(problem: PartitionProblem, slots: int, rates: Sequence[Fraction]) -> Fraction:
     """Return the least part of a step besides the work of some stages, relative to that work.
 
-    Parameters
-    ----------
-    rates : sequence of Fraction
-        Of the devices of the stages, in the order that minimises the result.
+    `rates` are those of the devices of the stages, in the order that minimises the result.
     """
     batches = problem.microbatches
     if batches == 1:

@@ -24,13 +24,8 @@ def least_shared_ns(units: Instance) -> int:
     Problems", Wiley 1990, section 7.2): units may be divided among devices, and neither order nor
     transfers count.
 
-    Returns
-    -------
-    int
-        0 if all devices have one speed, or if there are too many distinct units.
+    It is 0 if all devices have one speed, or if there are too many distinct units.
 
-    Notes
-    -----
     Proof. Let a plan have all loads at most T, and take any prices a_k >= 0 of time and b_k >= 0 of
     memory for the n_k devices of kind k, with b_k = 0 where memory is unlimited. Every device d has
     load_d <= T and holds at most memory_d, so

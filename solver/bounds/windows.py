@@ -54,21 +54,8 @@ class StageWindows:
 def closure_sums(predecessors: Sequence[Sequence[int]], values: Ints) -> Ints:
     """Return the sum of `values` over every unit and all its ancestors, each counted once.
 
-    Parameters
-    ----------
-    predecessors : sequence of sequence of int
-        Of each unit, numbered in a topological order.
-    values : array of int, shape (count, k)
-        One row a unit.
-
-    Returns
-    -------
-    array of int64, shape (count, k)
-        One row a unit, the unit included.
-
-    Notes
-    -----
-    Takes a word operation for every eight pairs of a unit and an arc, in blocks of columns of the
+    Units are numbered in a topological order; `values` and the result have a row for each. It takes
+    a word operation for every eight pairs of a unit and an arc, in blocks of columns of the
     closure, so that memory stays linear.
     """
     count = len(predecessors)

@@ -18,12 +18,8 @@ _SWEEPS = 4
 class PartSize:
     """Limits on a part.
 
-    Attributes
-    ----------
-    most_ideals : int
-        Of one part, before equal choices are merged.
-    most_added : int
-        A unit that adds more ideals than this is left out: it may run at nearly any time.
+    A part has at most `most_ideals` before equal choices are merged. A unit that adds more ideals
+    than `most_added` is left out: it may run at nearly any time.
     """
 
     most_ideals: int
@@ -38,15 +34,7 @@ def choose_parts(units: Instance, among: Collection[int], size: PartSize) -> lis
     network do. One that adds many is parallel to them: another tower, or a scale computed from
     weights. It is left for a later sweep. A part ends where its ideals become too many.
 
-    Parameters
-    ----------
-    among : collection of int
-        Units that may be in parts.
-
-    Returns
-    -------
-    list of tuple of int
-        Units of every part, in topological order; parts with more units first.
+    Parts have units `among` these, in topological order; parts with more units come first.
     """
     before = list(map(set, units.predecessors))
     parts: list[tuple[int, ...]] = []

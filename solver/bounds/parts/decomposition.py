@@ -44,16 +44,8 @@ class Decomposition:
     Unlike linear relaxations of borders, this charges whole values at every border, and the memory
     of activations of whole stages. It ignores that parts need different devices.
 
-    Parameters
-    ----------
-    units : Instance
-        Of a problem to which it :func:`applies`.
-    ceiling_ns : int
-        The limit on the loads of plans.
-    sizes : sequence of PartSize
-        Of parts, the largest first.
-    clock : Clock
-        When to stop looking for stages.
+    The problem is one to which it :func:`applies`, and `ceiling_ns` limits the loads of plans.
+    `sizes` are those of parts, the largest first. The clock ends the search for stages.
     """
 
     def __init__(
@@ -116,15 +108,7 @@ class Decomposition:
         return total
 
     def least_bottleneck_ns(self, least_ns: int, clock: Clock) -> int:
-        """Return a lower bound of the bottleneck, at least `least_ns`.
-
-        Parameters
-        ----------
-        least_ns : int
-            A known bound.
-        clock : Clock
-            When to stop.
-        """
+        """Return a lower bound of the bottleneck, at least `least_ns`."""
         most_ns = self._ceiling_ns
         least = self._least_load(most_ns)
         if least is None or least > self._capacity * most_ns:
@@ -152,18 +136,8 @@ def least_bottleneck_ns(units: Instance, least_ns: int, ceiling_ns: int, clock: 
     """Return a lower bound of the bottleneck.
 
     Small parts come first, in some tenths of a second. Large ones follow if small ones improve on
-    `least_ns`.
-
-    Parameters
-    ----------
-    units : Instance
-        Of a problem to which it :func:`applies`.
-    least_ns : int
-        A known bound.
-    ceiling_ns : int
-        The limit on the loads of plans.
-    clock : Clock
-        When to stop.
+    `least_ns`. The problem is one to which it :func:`applies`; the result is no less than
+    `least_ns`, and `ceiling_ns` limits the loads of plans.
     """
     parts = Decomposition(units, ceiling_ns, _SMALL, clock)
     bound_ns = parts.least_bottleneck_ns(least_ns, clock)

@@ -34,21 +34,9 @@ _EXACT = 2**53
 class PartStages:
     """Stages between the ideals of a part, each with its load, and the devices on which it fits.
 
-    Parameters
-    ----------
-    part : PartitionProblem
-        One of :func:`solver.bounds.parts.subproblem.part_of`.
-    weights : mapping of str to int
-        Weight of a nanosecond of load by device class.
-    ceiling_ns : int
-        The limit on the loads of plans.
-    clock : Clock
-        When to give up.
-
-    Raises
-    ------
-    TooManyStages
-        If they would take too much memory or time.
+    The part is one of :func:`solver.bounds.parts.subproblem.part_of`. A nanosecond of load has a
+    weight by device class, and `ceiling_ns` limits loads. Raises `TooManyStages` if they would take
+    too much memory or time.
     """
 
     def __init__(
@@ -87,10 +75,7 @@ class PartStages:
     def least_load(self, limit_ns: int) -> int | None:
         """Return the least weighted sum of loads of plans on any devices; None without plans.
 
-        Parameters
-        ----------
-        limit_ns : int
-            On every load.
+        No load is above `limit_ns`.
         """
         if limit_ns != self._limit_ns:
             self._limit_ns = limit_ns

@@ -26,20 +26,9 @@ def has_parts(problem: PartitionProblem) -> bool:
 def part_of(problem: PartitionProblem, kept: Collection[str]) -> PartitionProblem:
     """Return the problem on some of its operators, with the bottleneck as its objective.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        One that :func:`has_parts`.
-    kept : collection of str
-        Names of operators.
+    The problem is one that :func:`has_parts`, and `kept` are names of operators. Any plan of it,
+    without the other operators, is a plan of the part and has no larger load.
 
-    Returns
-    -------
-    PartitionProblem
-        Any plan of `problem`, without the other operators, is a plan of it and has no larger load.
-
-    Notes
-    -----
     Proof. The rest of every stage runs some of its operators, in the same order, so that the
     quotient graph has some of its paths, and takes no more time. A value is sent to some of the
     stages that it was sent to, and received by some that received it. Memory: a stage reads some of

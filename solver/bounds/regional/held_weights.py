@@ -18,13 +18,8 @@ def stage_weights(units: Instance) -> Ints:
     These are the instance's `first_weights`, with a weight counted again where it is far behind its
     last reader: an embedding that is also the output layer is on the first device and on the last.
 
-    Returns
-    -------
-    Ints
-        Bytes by unit. Valid for stages that fit on some device; others may hold less.
+    They are bytes, and valid for stages that fit on some device; others may hold less.
 
-    Notes
-    -----
     Proof. Let a path lead from reader r to reader s of a weight, and let the units on such paths
     hold more than any device has memory for, together with that weight. A stage with both r and s
     has all these units, as no path leaves a stage and comes back; so it fits nowhere. Readers are

@@ -24,25 +24,13 @@ def least_limit(
     valid whenever the search ends, and whether or not `refutes` is monotone. If it is, the result
     is the least limit not refuted, to the requested precision.
 
-    Parameters
-    ----------
-    refutes : callable
-        Return True if no plan has a value of at most the limit, and None if undecided, which ends
-        the search.
-    low : int
-        A known bound.
-    high : int
-        The largest bound of interest.
-    step : int, optional
-        With it, the first trial is `low`, and others follow at this distance until one is not
-        refuted: for use where high limits take longer than low ones. Without it the first trial is
-        `high` - 1. Bisection follows.
-    growth : int
-        Factor by which each step exceeds the one before.
-    parts : int, optional
-        The search ends at an interval of the bound / `parts`; by default, at a single limit.
-    clock : Clock
-        Asked before each trial.
+    `refutes` returns True if no plan has a value of at most the limit, and None if undecided, which
+    ends the search. `low` is a known bound, `high` the largest of interest.
+
+    With `step` the first trial is `low`, and others follow at this distance, multiplied by `growth`
+    each time, until one is not refuted: for use where high limits take longer than low ones.
+    Without it the first trial is `high` - 1. Bisection follows, to an interval of the bound /
+    `parts` or, by default, to a single limit. The clock is asked before each trial.
     """
     trial = high - 1 if step is None else low
     is_left = False

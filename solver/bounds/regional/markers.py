@@ -24,17 +24,8 @@ from solver.presolve.instance import Instance
 class Markers:
     """The regions of a graph.
 
-    Parameters
-    ----------
-    markers : sequence of int
-        Units of a path, in its order.
-
-    Attributes
-    ----------
-    count : int
-        Regions: one more than markers.
-    in_from, out_to : Ints
-        By unit: the first region r with the unit in A_r, and the first with it outside D_r.
+    `markers` are units of a path, in its order; there is one region more. By unit, `in_from` is the
+    first region r with the unit in A_r, and `out_to` the first with it outside D_r.
     """
 
     def __init__(self, units: Instance, markers: Sequence[int]) -> None:
@@ -77,11 +68,8 @@ class Markers:
 def cells(start: Ints, end: Ints, width: int) -> tuple[Ints, Ints, Ints]:
     """Cut regions from `start` to `end` into cells of about `width`, region after region.
 
-    Returns
-    -------
-    tuple of Ints
-        First and last positions of the cells, and the first cell of each region, with the number of
-        cells at the end.
+    The results are the first and last positions of the cells, and the first cell of each region,
+    with the number of cells at the end.
     """
     low, high = [], []
     for first, last in zip(start.tolist(), end.tolist(), strict=True):
@@ -95,15 +83,8 @@ def cells(start: Ints, end: Ints, width: int) -> tuple[Ints, Ints, Ints]:
 def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
     """Return the units that are comparable to all others, ascending, in linear time.
 
-    Parameters
-    ----------
-    count : int
-        Number of units, numbered in a topological order of `edges`.
-    edges : sequence of (int, int)
-        Arcs between units.
+    The `count` units are numbered in a topological order of `edges`.
 
-    Notes
-    -----
     Proof: call a unit v <= t *pending* at t if none of its successors is <= t. From every unit
     v <= t a walk along successors <= t ends in a unit that is pending at t; t itself always is. So
     all units before t are ancestors of t if and only if t is the only pending unit at t. The same

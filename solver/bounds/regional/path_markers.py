@@ -24,8 +24,6 @@ _NOWHERE = -(1 << 61)
 class PathBound(SteppingBound):
     """Lower bounds from markers on a path; parameters of its base.
 
-    Notes
-    -----
     Proof. Let u_1, u_2, ... be units of a path (*markers*), and S_k the units of the first k
     stages. S_k is closed under ancestors, so it has the markers up to u_r for one r, its *region*:
     it contains A_r, the ancestors of u_r with u_r itself, and nothing of D_r, the descendants of

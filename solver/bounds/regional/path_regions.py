@@ -33,15 +33,11 @@ _MOST_CUT_UNITS = 300_000
 class RegionCells:
     """Positions of all regions in cells, region after region.
 
-    Attributes
-    ----------
-    low, high : Ints
-        The positions of each cell, both inclusive.
-    first_cell : Ints
-        The first cell of each region, and the number of cells at the end.
-    arriving, leaving : Ints, shape (CROSSINGS + 1, cells)
-        The least time of values that cross a set that ends in the cell: those read before each
-        horizon, and those produced after it. The last row is 0: no horizon counts.
+    `low` and `high` are the positions of each cell, both inclusive; `first_cell` is the first cell
+    of each region, and the number of cells at the end. `arriving` and `leaving`, of shape
+    (CROSSINGS + 1, cells), are the least time of values that cross a set that ends in the cell:
+    those read before each horizon, and those produced after it. The last row is 0: no horizon
+    counts.
     """
 
     low: Ints
@@ -64,23 +60,11 @@ class RegionCells:
 class PathRegions(Markers):
     """The regions of a graph between markers on a main path.
 
-    Parameters
-    ----------
-    work : Ints
-        By unit.
-    average_ns : int
-        The average load; markers, horizons and cells are parts of it.
-
-    Attributes
-    ----------
-    work : Ints
-        By unit.
-    start, end : Ints
-        Work of A_r, and of the complement of D_r: bounds of the work in a set of region r.
-    held_least, held_most : Ints
-        Weights first read in A_r, and outside D_r.
-    ahead, behind : Ints, shape (regions, CROSSINGS)
-        Horizons: the last marker up to which readers count; the region after which producers do.
+    `work` is by unit; markers, horizons and cells are parts of the average load. By region, `start`
+    and `end` are the work of A_r and of the complement of D_r: bounds of the work in a set of
+    region r. `held_least` and `held_most` are weights first read in A_r, and outside D_r. `ahead`
+    and `behind`, of shape (regions, CROSSINGS), are horizons: the last marker up to which readers
+    count; the region after which producers do.
     """
 
     def __init__(self, units: Instance, work: Ints, average_ns: int) -> None:

@@ -24,14 +24,8 @@ _MORE_THAN_ROUNDING = 1 + 1e-12
 class StageKind:
     """Properties of a device in the bounds on positions.
 
-    Attributes
-    ----------
-    capacity_bytes : int or None
-        None is unlimited.
-    slowness : float
-        Least ratio of a unit's time on it to its time on its fastest class.
-    pays : bool
-        False for a host among host-staged devices.
+    `slowness` is the least ratio of a unit's time on it to its time on its fastest class. `pays` is
+    False for a host among host-staged devices. A capacity of None is unlimited.
     """
 
     capacity_bytes: int | None
@@ -59,20 +53,11 @@ def most_work(bottleneck_ns: int, kind: StageKind) -> int:
 class Cells:
     """Intervals of positions, in order, with bounds that hold for every border in them.
 
-    Attributes
-    ----------
-    low, high : Ints, shape (n,)
-        First and last position, both inclusive.
-    arriving : Ints, shape (n,)
-        The least receive time of a stage that starts there.
-    invalid_end : Ints, shape (n,)
-        For a stage that starts there and ends at or before this position, only its work counts.
-    end_low, end_high, leaving : Ints, shape (n + 1,)
-        The same of ends, with the least send time; the last end is that of everything.
-    most_held : Ints, shape (n,)
-        The most weights in the set before a start.
-    least_held : Ints, shape (n + 1,)
-        The least weights in the set before an end.
+    `low` and `high` are both inclusive. `arriving` is the least receive time of a stage that starts
+    in a cell; for one that ends at or before `invalid_end`, only its work counts. `end_low`,
+    `end_high` and `leaving` are the same of ends, with the least send time; the last end, one more
+    than the cells, is that of everything. `most_held` are the most weights in the set before a
+    start, and `least_held` the least in the set before an end.
     """
 
     low: Ints
@@ -115,12 +100,8 @@ class Cells:
     def farthest_ends(self, limits: Ints, held: Ints) -> Ints:
         """Return the farthest position at which stages can end, 0 if there is none.
 
-        Parameters
-        ----------
-        limits : Ints, shape (k,)
-            Limits on the position plus the send time there.
-        held : Ints, shape (k,)
-            The most weights in the set before the end.
+        `limits` are those on the position plus the send time there, and `held` the most weights in
+        the set before the end.
         """
         fitting = np.searchsorted(self.least_held, held, side="right")
         cells = self._last_at_most(limits, fitting)
@@ -191,13 +172,7 @@ class Cells:
 
 
 class Steps:
-    """The farthest ends of stages, for one limit on all loads.
-
-    Parameters
-    ----------
-    bottleneck_ns : int
-        The limit on the load of every stage.
-    """
+    """The farthest ends of stages, for one limit on all loads."""
 
     def __init__(self, cells: Cells, bottleneck_ns: int) -> None:
         self._cells = cells

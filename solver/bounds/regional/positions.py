@@ -33,17 +33,9 @@ _CUTS_PER_LARGE_REGION = 32
 class PositionBound(SteppingBound):
     """Lower bounds from regions of articulation units; parameters of its base.
 
-    Attributes
-    ----------
-    cuts : Ints
-        The articulation units.
-    members : dict of int to list of int
-        The units of each region that has any; region r lies after r articulation units.
-    regions : dict of int to Region
-        The regions with members; units by their index in `members`.
+    `cuts` are the articulation units; region r lies after r of them. `members` are the units of
+    each region that has any, and `regions` those regions, with units by their index in `members`.
 
-    Notes
-    -----
     Proof. Let S_0 = {} and S_k be the units of the first k stages. S_k has all units up to
     articulation unit a_r and none from a_{r+1} on for one region r. Let h(r) > r and g(r) <= r be
     fixed articulation indices. Stage k receives at least every value that is produced in S_{k-1},

@@ -34,16 +34,8 @@ _LIGHT = 0.25
 class RegionNet:
     """A value whose crossing counts.
 
-    Attributes
-    ----------
-    producer : int
-        Unit of the region, or -1 for one before it.
-    consumers : tuple of int
-        Units of the region.
-    leaves : bool
-        True if some unit after the region reads it too.
-    time_ns : int
-        Least time of one transfer.
+    `producer` is a unit of the region, or -1 for one before it, and consumers are units of it; if
+    it `leaves`, some unit after the region reads it too. `time_ns` is the least of one transfer.
     """
 
     producer: int
@@ -94,13 +86,9 @@ class LeastCrossing:
 def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
     """Return a lower bound of the crossing time of every closed set of a region.
 
-    Parameters
-    ----------
-    by_work : bool
-        Distinguish cases and amounts of work; otherwise the bound is a single constant.
+    With `by_work` cases and amounts of work are distinguished; otherwise the bound is a single
+    constant.
 
-    Notes
-    -----
     Proof: a closed set S falls into at least one case. Where the case has a shared value cross, its
     time is added and its crossing in the cut is free; otherwise all its readers are in S. Where the
     case has the head of the chain outside, its descendants are outside by closure. In each case the

@@ -19,21 +19,9 @@ from solver.presolve.instance import Instance
 class Regions(Markers):
     """The regions between articulation units, with disjoint sets of open units.
 
-    Parameters
-    ----------
-    work : Ints
-        Work of each unit.
-
-    Attributes
-    ----------
-    cuts : Ints
-        The articulation units.
-    coordinate : Ints
-        2 r for the r-th articulation unit (from 1 on), and 2 r + 1 for units of region r.
-    start, end : Ints
-        Work before each region, and before its end.
-    place : Ints
-        Index of each unit in `members`; -1 for articulation units.
+    `cuts` are the articulation units. `coordinate` is 2 r for the r-th articulation unit (from 1
+    on), and 2 r + 1 for units of region r. `start` and `end` are the work before each region, and
+    before its end. `place` is the index of each unit in `members`; -1 for articulation units.
     """
 
     def __init__(self, units: Instance, work: Ints) -> None:
@@ -69,12 +57,8 @@ class Regions(Markers):
 class PlacedNets:
     """Producer and readers of values, as coordinates of `Regions`.
 
-    Attributes
-    ----------
-    producer : Ints
-        By value.
-    pair_net, pair_reader : Ints
-        A value and the coordinate of one of its readers; sorted by both.
+    `producer` is by value; `pair_net` and `pair_reader` are a value and the coordinate of one of
+    its readers, sorted by both.
     """
 
     producer: Ints

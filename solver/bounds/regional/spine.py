@@ -27,8 +27,6 @@ _MOST_VISITS = 1_000_000
 def spine(units: Instance) -> Instance:
     """Return the problem on the spine alone, in linear time.
 
-    Notes
-    -----
     Any lower bound of a load (compute plus transfers) of the smaller problem is one of the whole:
     take a plan of the whole and leave out the other units with their values, reads and weights. The
     rest keeps its order, fits where it fitted, and no device computes, sends, receives or holds
@@ -50,10 +48,7 @@ def spine_units(units: Instance) -> list[int]:
 def longest_path(units: Instance, among: Sequence[int] | None = None) -> list[int]:
     """Return the units of a path with the most work on the fastest classes, then the most units.
 
-    Parameters
-    ----------
-    among : sequence of int, optional
-        The permitted units, ascending; by default all.
+    Units are `among` these, ascending; by default all.
     """
     # An additional unit counts less than any time.
     length = [time_ns * len(units) + 1 for time_ns in units.fastest_ns.tolist()]

@@ -32,12 +32,8 @@ _PRECISION = 10_000
 class DestructiveBound(ABC):
     """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
 
-    Parameters
-    ----------
-    units : Instance
-        With one chunk per device, no backward operators and no overlap (`applies`).
-    slots : int
-        The most devices that a plan may use.
+    It applies to units with one chunk per device, no backward operators and no overlap; `slots` are
+    the most devices that a plan may use.
     """
 
     most_sets: ClassVar[int] = 2000
@@ -73,11 +69,7 @@ class DestructiveBound(ABC):
         """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
 
         If memory rules out all plans, every number bounds them, and the result is a large one.
-
-        Parameters
-        ----------
-        at_least : int
-            A known bound.
+        `at_least` is a known bound.
         """
         return least_limit(
             self._fails,
@@ -114,14 +106,8 @@ class SteppingBound(DestructiveBound):
     ) -> list[int]:
         """Return the most work of the first 1, 2, ... stages together.
 
-        Parameters
-        ----------
-        bottleneck_ns : int
-            The limit on the bottleneck.
-        slots : int
-            The most stages.
-        order : sequence of Device, optional
-            The device of each slot; by default any device may be anywhere.
+        The bottleneck is at most `bottleneck_ns`. `order` has the device of each slot; by default
+        any device may be anywhere.
         """
         return self._most_work_ns(self._step(bottleneck_ns), slots, order)
 
