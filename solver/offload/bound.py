@@ -78,14 +78,9 @@ def classes_of(instance: OffloadInstance) -> tuple[UnitClass, ...]:
 class CountAnswer:
     """Answer of a count model.
 
-    Attributes
-    ----------
-    bound_ns : int or None
-        No solution has less; None if there is no solution.
-    devices : tuple of int or None
-        The device of every unit in the best solution found; None if none was found.
-    counts : mapping of (int, int, str) to int
-        How many units of a class, by position, have a mode on a device.
+    No solution has less than `bound_ns`; None if there is no solution. `devices` has that of every
+    unit in the best solution found, and `counts` the units of a class, by position, that have a
+    mode on a device.
     """
 
     bound_ns: int | None
@@ -96,14 +91,8 @@ class CountAnswer:
 class CountModel:
     """Counts of alike units by device and mode.
 
-    Parameters
-    ----------
-    instance : OffloadInstance
-        Each of its phases has rows of work and links.
-    buffers : int
-        Every streamed unit fits into the buffer as many times; 1 is necessary, more is a choice.
-    is_timed : bool
-        Whether times count, besides memory.
+    Each phase of the instance has rows of work and links. Every streamed unit fits into the buffer
+    `buffers` times; 1 is necessary, more is a choice. Times count, besides memory, if `is_timed`.
     """
 
     def __init__(

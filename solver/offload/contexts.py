@@ -32,12 +32,8 @@ OffloadResult: TypeAlias = SolveResult[PartitionPlan, OffloadEvaluation, "Fracti
 class Found:
     """The best plan of a search, and a bound on the time of all.
 
-    Attributes
-    ----------
-    bound_ns : int or None
-        No plan takes less; None if no plan exists.
-    state : tuple or None
-        The device and the mode of every unit.
+    No plan takes less than `bound_ns`; None if no plan exists. `state` has the device and the mode
+    of every unit.
     """
 
     bound_ns: int | None

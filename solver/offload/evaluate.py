@@ -24,29 +24,15 @@ from solver.offload.units import UnitMode
 class OffloadEvaluation:
     """The judgement of a plan.
 
-    Attributes
-    ----------
-    objective_names : tuple of str
-        The objective alone.
-    objective : tuple of Fraction
-        Its value, exact: nanoseconds of a request or a token, tokens per second, or tokens of all
-        sequences with the context of the instance (infinite if any context fits). Empty if the
-        plan does not fit.
-    most_tokens : float or None
-        Tokens of all sequences that fit the plan, infinite if any number does; None if the plan
-        does not fit.
-    times_ns : mapping of str to Fraction
-        Time of a forward of each phase in its steady state; empty if the plan does not fit memory.
-    violations : tuple of str
-        One sentence for each broken constraint; empty for a feasible plan.
-    held_bytes : mapping of str to int
-        Bytes of resident units and of the caches of streamed ones, by device.
-    buffer_bytes : mapping of str to int or None
-        Bytes left for loads, by device; None is unlimited.
-    host_bytes : int
-        Bytes on the host.
-    instance : OffloadInstance
-        The one that the plan was judged for.
+    `objective` has the exact value of the one objective: nanoseconds of a request or a token,
+    tokens per second, or tokens of all sequences with the context of the instance (infinite if any
+    context fits). It is empty if the plan does not fit, as are `times_ns`, those of a forward of
+    each phase in its steady state, if it does not fit memory. `most_tokens` are those of all
+    sequences that fit, infinite if any number does; None if the plan does not fit. `violations` has
+    one sentence for each broken constraint.
+
+    `held_bytes` are those of resident units and of the caches of streamed ones, and `buffer_bytes`
+    those left for loads, by device; None is unlimited.
     """
 
     objective_names: tuple[ServingObjective]
@@ -79,18 +65,12 @@ def evaluate_offload(
     The time that counts is the sum over phases of their counts times their forwards, each as if
     forwards of its kind alone came one after the other.
 
-    Parameters
-    ----------
-    prefetch : {"buffer", "next", "none"}
-        When a load begins: as early as link and buffer allow; when the streamed unit before it
-        begins to run, as in group offloading of diffusers; when its unit is due, as with the hooks
-        of accelerate.
+    `prefetch` says when a load begins: as early as link and buffer allow ("buffer"); when the
+    streamed unit before it begins to run ("next"), as in group offloading of diffusers; when its
+    unit is due ("none"), as with the hooks of accelerate.
 
-    Raises
-    ------
-    PartitionError
-        If the plan names other operators or devices than the instance, or divides a unit, or
-        `prefetch` is unknown.
+    Raises `PartitionError` if the plan names other operators or devices than the instance, or
+    divides a unit, or `prefetch` is unknown.
     """
     check_choice(prefetch, PREFETCHES, "prefetch")
     placed = instance.units_of(plan)
@@ -282,10 +262,7 @@ def timeline_ns(
 ) -> Fraction:
     """Return the time of a forward of a phase under a plan that fits.
 
-    Parameters
-    ----------
-    enough_ns : Fraction, optional
-        From this value on, the time need not be exact; see :func:`solver.offload.rounds.round_ns`.
+    From `enough_ns` on, the time need not be exact; see :func:`solver.offload.rounds.round_ns`.
     """
     steps, work_ns = _steps(instance, phase, devices, modes)
     if not steps:
@@ -304,12 +281,8 @@ def value_ns(
 ) -> Fraction:
     """Return the time of some forwards of a plan that fits.
 
-    Parameters
-    ----------
-    rounds : sequence of (int, int), optional
-        Phases, by position, and their counts; by default those that the objective counts.
-    enough_ns : Fraction, optional
-        From this value on, the time need not be exact.
+    `rounds` are phases, by position, and their counts; by default those that the objective counts.
+    From `enough_ns` on, the time need not be exact.
     """
     value = Fraction(0)
     for phase, count in instance.rounds if rounds is None else rounds:

@@ -23,28 +23,12 @@ from solver.presolve.transfers import Transfers
 class OffloadInstance:
     """Units in the order in which they run, and the devices in the order that data takes.
 
-    Attributes
-    ----------
-    links : tuple of Link
-        From the host to each device.
-    host_bytes : int or None
-        Memory of the host; None is unlimited.
-    phases : tuple of str
-        Their names.
-    counts : tuple of int
-        Forwards of each phase in the objective.
-    stage_hop_ns : tuple of tuple of tuple of int
-        Time of activations from a device to another, by phase and their positions.
-    host_hop_ns : tuple of int
-        Time of activations between a device and the host, by phase.
-    objective : {"request", "token", "throughput", "context"}
-        See :class:`solver.model.job.Job`.
-    batch, context : int
-        Sequences of a call, and positions of the caches.
-    prompt_runs : tuple of int
-        Forwards of each phase for a prompt.
-    first_token_limit_ns : int or None
-        Most time of a prompt; None is no limit.
+    `links` lead from the host to each device. `host_bytes` is the memory of the host; None is
+    unlimited. By phase, `counts` are forwards in the objective and `prompt_runs` those for a
+    prompt; `stage_hop_ns` is the time of activations from a device to another, by their positions,
+    and `host_hop_ns` that between a device and the host. `objective` is one of a
+    :class:`~solver.model.job.Job`, `batch` the sequences of a call, and `context` the positions of
+    the caches. A prompt takes `first_token_limit_ns` at most; None is no limit.
     """
 
     units: tuple[Unit, ...]
@@ -67,11 +51,8 @@ class OffloadInstance:
 
         A weight that several units read counts in each: every unit holds or loads its own reads.
 
-        Raises
-        ------
-        PartitionError
-            If units are not all operators, each once and in order, links are not those that plans
-            with a host support, or numbers are too large.
+        Raises `PartitionError` if units are not all operators, each once and in order, links are
+        not those that plans with a host support, or numbers are too large.
         """
         host = Host() if job.host is None else job.host
         problems = [*job.phases.values()]
@@ -231,12 +212,9 @@ class OffloadInstance:
     def units_of(self, plan: PartitionPlan) -> dict[str, tuple[str, UnitMode]]:
         """Return the device and the mode of each unit under a plan of operators.
 
-        A unit on the host belongs to the device of the unit before it, or else after it.
-
-        Raises
-        ------
-        PartitionError
-            If the plan names other operators or devices than the instance, or divides a unit.
+        A unit on the host belongs to the device of the unit before it, or else after it. Raises
+        `PartitionError` if the plan names other operators or devices than the instance, or divides
+        a unit.
         """
         known = {name for unit in self.units for name in unit.operators}
         for name, device in plan.assignment.items():

@@ -48,22 +48,14 @@ class Chain:
     Arrays have a row for each group or place, and a column for each choice. Devices have numbers
     from 0 on.
 
-    Attributes
-    ----------
-    cost : array of int
-        Of groups; `NEVER` where a group has no such choice.
-    way : array of int
-        From places where the group before ends; `NEVER` where none leads. The chain begins at
-        place 0, from which ways of the first group cost nothing.
-    own, left, host : array of int
-        Bytes of groups: on the device of the choice, on that where it ends if it is another one,
-        and on the host.
-    device, end, place : array of int
-        Of choices: their device, -1 for none; the device where they end; and their place.
-    device_of : array of int
-        Of places, -1 for none.
-    memory_bytes : tuple of int or None
-        Of each device, and last of the host; None is unlimited.
+    `cost` is of groups, `NEVER` where a group has no such choice. `way` is from places where the
+    group before ends, `NEVER` where none leads; the chain begins at place 0, from which ways of the
+    first group cost nothing. Bytes of groups are `own` on the device of the choice, `left` on that
+    where it ends if it is another one, and `host` on the host.
+
+    Choices have a device, -1 for none; a device where they end; and a place. `device_of` is the
+    device of a place, -1 for none. `memory_bytes` are those of each device, and last of the host;
+    None is unlimited.
     """
 
     cost: Ints
@@ -82,14 +74,7 @@ class Chain:
 class Path:
     """The cheapest choices that were found, with a bound.
 
-    Attributes
-    ----------
-    bound : int or None
-        No path costs less; None if there is none.
-    cost : int or None
-        Of the choices.
-    choices : list of int or None
-        One of each group.
+    No path costs less than `bound`; None if there is none. `choices` has one for each group.
     """
 
     bound: int | None
@@ -104,12 +89,8 @@ class Path:
 def least_path(chain: Chain, clock: Clock, below: int | None = None, enough: int = 0) -> Path:
     """Search the cheapest path.
 
-    Parameters
-    ----------
-    below : int, optional
-        Only cheaper paths are searched; without any the bound is this number.
-    enough : int
-        A path of this cost ends the search.
+    Only paths cheaper than `below` are searched; without any the bound is this number. A path that
+    costs `enough` ends the search.
     """
     search = _Search(chain, below)
     search.raise_prices(clock)

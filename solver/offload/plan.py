@@ -58,19 +58,9 @@ def plan_offload(
     The timelines of all phases judge every plan. :mod:`solver.offload.contexts` says what is asked
     of this search for each objective.
 
-    Parameters
-    ----------
-    limits : SolveLimits, optional
-        Time and seed; 60 s if not said. One thread searches.
-    solver : str
-        One of ``SCHEDULES``.
-    without : collection of str
-        Names of ``STEPS`` that are left out. Without counts nothing is proven but memory.
-
-    Raises
-    ------
-    PartitionError
-        If the solver has no steps for a host.
+    The limits have time and seed, 60 s if not said; one thread searches. `solver` is one of
+    ``SCHEDULES``, and `without` names ``STEPS`` that are left out: without counts nothing is proven
+    but memory. Raises `PartitionError` if the solver has no steps for a host.
     """
     check_solver(solver)
     if solver != "greedy":

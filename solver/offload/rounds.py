@@ -26,18 +26,10 @@ PREFETCHES: Final[tuple[Prefetch, ...]] = get_args(Prefetch)
 class StreamedStep:
     """A streamed unit in the cyclic order of a round.
 
-    Attributes
-    ----------
-    link : int
-        By which its weights come; the buffer behind it has the same number.
-    before_ns : int
-        From the end of the streamed unit before it, of any link, to the time at which it is due.
-    run_ns : int
-        Time that it runs.
-    load_ns : int
-        Time of its load.
-    size_bytes : int
-        Bytes of the buffer that it holds from the start of its load until it has run; positive.
+    Its weights come by `link`; the buffer behind it has the same number. `before_ns` is the time
+    from the end of the streamed unit before it, of any link, to that at which it is due.
+    `size_bytes`, which is positive, is held in the buffer from the start of the load until the unit
+    has run.
     """
 
     link: int
@@ -65,18 +57,11 @@ def round_ns(
 ) -> Fraction:
     """Return the time of a round in the steady state.
 
-    Parameters
-    ----------
-    steps : sequence of StreamedStep
-        At least one.
-    room_of : sequence of int or None
-        Bytes of the buffer of each link, at least those of its largest step; None is unlimited.
-    prefetch : {"buffer", "next", "none"}
-        A load begins when the buffer has room, when the streamed unit before it begins to run (of a
-        round's first unit, when it is due), or when its unit is due.
-    enough_ns : Fraction, optional
-        A time from which on it does not matter: any value from there to the true one may be
-        returned.
+    There is at least one step. `room_of` are bytes of the buffer of each link, at least those of
+    its largest step; None is unlimited. By `prefetch`, a load begins when the buffer has room
+    ("buffer"), when the streamed unit before it begins to run (of a round's first unit, when it is
+    due; "next"), or when its unit is due ("none"). From `enough_ns` on any value from there to the
+    true one may be returned.
     """
     waits = _waits(steps, room_of, prefetch)
     ratio = _least_ratio(steps)

@@ -23,26 +23,14 @@ host itself runs it."""
 class Unit:
     """Operators that share a device and a mode.
 
-    Attributes
-    ----------
-    weight_bytes : int
-        Bytes transferred if the unit is streamed.
-    cache_bytes : int
-        State that is written, such as keys and values. It stays where the unit runs.
-    padding_bytes : int
-        Bytes that the loaded weights take besides their own.
-    modes : tuple of str
-        The modes that it may have.
-    run_ns : tuple of tuple of int
-        Time of a forward, by phase and device.
-    host_ns : tuple of int
-        Time of a forward on the host, by phase; 0 if the unit cannot run there.
-    growths : tuple of (int, int or None)
-        Of each cache that grows with the context: bytes of a position, and the most positions.
-    operators : tuple of str
-        Their names; the name of the unit alone if left out.
-    devices : tuple of int or None
-        Positions of the devices where it may run or be streamed to; None for all.
+    `weight_bytes` are transferred if the unit is streamed. `cache_bytes` are state that is written,
+    such as keys and values, and stays where the unit runs. `padding_bytes` are those that the
+    loaded weights take besides their own.
+
+    `run_ns` is the time of a forward by phase and device, `host_ns` that on the host by phase; 0 if
+    the unit cannot run there. `growths` has for each cache that grows with the context the bytes of
+    a position, and the most positions. `operators` is the name of the unit alone if left out.
+    `devices` are positions of those where it may run or be streamed to; None for all.
     """
 
     name: str
@@ -82,10 +70,7 @@ class Unit:
 def unit_of(job: Job, name: str, weights: Mapping[str, Weight]) -> Unit:
     """Return a unit of a job by its name; `weights` are those of all phases.
 
-    Raises
-    ------
-    PartitionError
-        If it is pinned to places where it cannot run.
+    Raises `PartitionError` if it is pinned to places where it cannot run.
     """
     forms = [_members(problem, job.units[name]) for problem in job.phases.values()]
     keys = dict.fromkeys(key for members in forms for op in members for key in op.weights)

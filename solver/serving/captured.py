@@ -34,29 +34,14 @@ def solve_captured_context(
 ) -> ServingResult:
     """Find the plan with the most tokens that fit the phases as they are with that many.
 
-    Parameters
-    ----------
-    job : Job
-        Of the objective ``context``, with other contexts, between which bytes of values are taken
-        to grow in proportion.
-    capture : callable
-        Returns the phases with a context, at least `least`.
-    limits : SolveLimits
-        Of all searches together; captures take no time of it.
-    least : int
-        The least context of which there are phases: no call has more tokens.
-    solver, without
-        As of :func:`solver.solve`.
+    The objective is ``context``, and the job has other contexts, between which bytes of values are
+    taken to grow in proportion. `capture` returns the phases with a context, at least `least`: no
+    call has more tokens. The limits are those of all searches together; captures take no time of
+    it. `solver` and `without` are as of :func:`solver.solve`.
 
-    Returns
-    -------
-    ServingResult
-        An optimum fits the captured phases, and if memory never
-        shrinks as the context grows, no plan has more: none fits the phases with one position
-        more.
+    An optimum fits the captured phases, and if memory never shrinks as the context grows, no plan
+    has more: none fits the phases with one position more.
 
-    Notes
-    -----
     Where the phases with the context that was found, or with one position more, hold other bytes
     than predicted, they are known in another search; with them those of a context halfway down, if
     the plan does not fit. A context that is still not predicted after some of these searches is not

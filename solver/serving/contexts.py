@@ -24,10 +24,7 @@ class Contexts:
     that are known, and on beyond them, as sizes of tensors do of which one dimension is the
     context; fractions are rounded up. Times stay.
 
-    Parameters
-    ----------
-    job : Job
-        With other contexts, unless weights are all that counts as memory.
+    The job has other contexts, unless weights are all that counts as memory.
     """
 
     def __init__(self, job: Job) -> None:

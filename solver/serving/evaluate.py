@@ -20,22 +20,11 @@ from solver.serving.metrics import ServingMetrics, evaluate_phases, metrics_of
 class ServingEvaluation:
     """The judgement of a plan for all phases.
 
-    Attributes
-    ----------
-    phases : mapping of str to Evaluation
-        Cost of the plan in each phase.
-    metrics : ServingMetrics
-        Times, groups and throughput.
-    most_tokens : float or None
-        Tokens of all sequences that fit the plan, infinite if any number does. With values that
-        count as memory, None unless the job has other contexts, and predicted from them.
-    objective_names : tuple of str
-        The objective alone.
-    objective : tuple of float
-        Its value: nanoseconds of a request or a token, tokens per second, or tokens of all
-        sequences with the context of the job (infinite if any context fits).
-    job : Job
-        The one that the plan was judged for.
+    `phases` have the cost of the plan in each. `most_tokens` are those of all sequences that fit
+    the plan, infinite if any number does; with values that count as memory, None unless the job has
+    other contexts, and predicted from them. `objective` is the value of the one objective:
+    nanoseconds of a request or a token, tokens per second, or tokens of all sequences with the
+    context of the job (infinite if any context fits).
     """
 
     phases: Mapping[str, Evaluation]
@@ -64,15 +53,8 @@ ServingResult: TypeAlias = SolveResult[PartitionPlan, ServingEvaluation, float]
 def evaluate_serving(job: Job, plan: PartitionPlan) -> ServingEvaluation:
     """Cost `plan` in every phase of `job`, which need not have room for it.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        Of the operators of all phases.
-
-    Raises
-    ------
-    PartitionError
-        If the plan is not a total map from the operators to the devices.
+    Raises `PartitionError` if the plan is not a total map from the operators of all phases to the
+    devices.
     """
     metrics = metrics_of(job, plan)
     tokens = job.batch * job.context

@@ -15,17 +15,10 @@ from solver.model.plan import PartitionPlan
 class ServingMetrics:
     """Metrics of a plan that fits; all but the last two are of one group.
 
-    Attributes
-    ----------
-    first_token_ns, token_ns : int or Fraction
-        Time of the prompt, and of each token after it.
-    request_ns : int or Fraction
-        Both together, for all tokens of a request.
-    groups : int
-        How many groups take turns on the devices: as many as keep the busiest device at work, or
-        as many as the devices hold caches of if those are fewer.
-    tokens_per_s : float
-        Of these groups together.
+    `first_token_ns` is the time of the prompt, `token_ns` that of each token after it, and
+    `request_ns` both together, for all tokens of a request. `groups` take turns on the devices: as
+    many as keep the busiest device at work, or as many as the devices hold caches of if those are
+    fewer. `tokens_per_s` is that of these groups together.
     """
 
     first_token_ns: int | Fraction
@@ -49,8 +42,6 @@ def total_ns(job: Job, runs: Mapping[str, int], plan: PartitionPlan) -> int:
 def metrics_of(job: Job, plan: PartitionPlan) -> ServingMetrics:
     """Return the metrics of a plan.
 
-    Notes
-    -----
     Groups in turns are a closed pipeline: a group begins its next token when the last one is
     made, and each device takes the groups as they come. With G of them a group's token takes
     at least `latency`, and a device works for all of them, at least G times `bottleneck`. The
@@ -75,10 +66,7 @@ def metrics_of(job: Job, plan: PartitionPlan) -> ServingMetrics:
 def hosted_metrics(job: Job, times_ns: Mapping[str, Fraction]) -> ServingMetrics:
     """Return the metrics of a plan with a host, of which one group is served at a time.
 
-    Parameters
-    ----------
-    times_ns : mapping of str to Fraction
-        Time of a call of each phase.
+    `times_ns` are those of a call of each phase.
     """
     token_ns = times_ns[job.token_phase]
     first_ns = sum(runs * times_ns[phase] for phase, runs in job.prompt_runs.items())

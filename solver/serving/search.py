@@ -26,16 +26,8 @@ _MOST_ROUNDS: Final = 20
 class Found:
     """A plan that fits all phases, and a bound of the merged problem's objective.
 
-    Attributes
-    ----------
-    plan : PartitionPlan or None
-        The best one found.
-    bound : int or None
-        Lower bound over all plans; None if nothing is proven.
-    reason : str
-        Why there is no plan, or empty.
-    is_refuted : bool
-        True if it is proven that no plan exists.
+    `bound` is a lower bound over all plans; None if nothing is proven. `reason` says why there is
+    no plan. With `is_refuted` it is proven that none exists.
     """
 
     plan: PartitionPlan | None = None
@@ -47,23 +39,9 @@ class Found:
 class PhaseSearch:
     """Solves problems of several phases, with the time that all these searches have together.
 
-    Parameters
-    ----------
-    job : Job
-        Whose phases count by name; sizes may differ from search to search.
-    limits : SolveLimits
-        Of all searches together.
-    solver : str
-        Name of the schedule; the program of chains belongs to ``auto``.
-    without : collection of str
-        Names of steps that are left out.
-
-    Attributes
-    ----------
-    clock : Clock
-        The time that is left.
-    log : list of StepRecord
-        The steps of all searches.
+    The phases of `job` count by name; sizes may differ from search to search. The limits are those
+    of all searches together, `clock` the time that is left, and `log` the steps of all. The program
+    of chains belongs to the solver ``auto``. Steps named in `without` are left out.
     """
 
     def __init__(
@@ -115,15 +93,8 @@ class PhaseSearch:
     ) -> Found:
         """Return the plan of a chain with the least time of some runs, proven.
 
-        Parameters
-        ----------
-        limited : mapping of str to int, optional
-            Runs that take `limit_ns` at most.
-
-        Raises
-        ------
-        GaveUp
-            If the units are no chain, or the program does not know the least time of every plan.
+        The runs `limited` take `limit_ns` at most. Raises `GaveUp` if the units are no chain, or
+        the program does not know the least time of every plan.
         """
         limited = runs if limited is None else limited
         found = self.program(job, runs, limited).least_latency(self.clock, limit_ns=limit_ns)
@@ -140,10 +111,7 @@ class PhaseSearch:
     ) -> LimitedChain:
         """Return the program of a chain, of which some runs take time and others are limited.
 
-        Raises
-        ------
-        GaveUp
-            If the units are no chain, or another solver was asked for.
+        Raises `GaveUp` if the units are no chain, or another solver was asked for.
         """
         if self.solver != "auto":
             raise GaveUp(f"the program of chains is not {self.solver}")

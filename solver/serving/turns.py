@@ -32,12 +32,7 @@ from solver.serving.search import Found, PhaseSearch
 class Turns:
     """A search over numbers of groups.
 
-    Parameters
-    ----------
-    job : Job
-        Of which one group is that of the request.
-    search : PhaseSearch
-        With the time that is left.
+    One group is that of the request of `job`; `search` has the time that is left.
     """
 
     def __init__(self, job: Job, search: PhaseSearch) -> None:
@@ -145,10 +140,8 @@ class Turns:
     ) -> Fraction | None:
         """Take the best plan of an objective, on some devices at most, in a part of the time.
 
-        Returns
-        -------
-        Fraction or None
-            A bound on a token of any such plan; None if no plan holds the caches of all groups.
+        The result is a bound on a token of any such plan; None if no plan holds the caches of all
+        groups.
         """
         several = self._job.with_groups(groups)
 
