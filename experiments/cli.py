@@ -12,13 +12,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run the command line and return the exit code."""
     return run_command(_commands, argv)
 
 

@@ -24,14 +24,10 @@ SOLVER_DESCRIPTIONS: Final = {
 def complete_from(
     names: Iterable[str], *, several: bool = False
 ) -> Callable[[str], list[Completion]]:
-    """Return a completer of names.
+    """Return a completer of the names that begin with the typed text.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Names to offer if they begin with the typed text; a mapping adds descriptions.
-    several : bool
-        True for a comma-separated list, in which each name is offered once.
+    A mapping adds descriptions. With `several` the text is a comma-separated list, in which each
+    name is offered once.
     """
     known = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
 

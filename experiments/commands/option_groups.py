@@ -12,20 +12,10 @@ from typing import Any, get_type_hints
 def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command that takes the fields of each group in its signature as options.
 
-    Parameters
-    ----------
-    command : callable
-        A function with parameters annotated by groups. A group is a frozen dataclass whose fields
-        are annotated as options or arguments of typer. An instance as the parameter's default
-        holds the defaults of the options; otherwise they are those of the fields.
+    A group is a frozen dataclass whose fields are annotated as options or arguments of typer; the
+    parameters of `command` that take groups are annotated by them. An instance as the parameter's
+    default holds the defaults of the options; otherwise they are those of the fields.
 
-    Returns
-    -------
-    callable
-        A function with a signature for typer, which builds the groups and calls `command`.
-
-    Examples
-    --------
     >>> @dataclasses.dataclass(frozen=True)
     ... class Limits:
     ...     seed: int = 0

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_request(options: ProblemOptions) -> ProblemRequest:
-    """Read the options of a problem, before any model is built.
-
-    Raises
-    ------
-    PartitionError
-        If an option is invalid.
-    """
+    """Read the options of a problem, before any model is built."""
     from experiments.problems.devices import parse_link
 
     check_given(options.profile, "--profile", "gpt2.profile.json")

@@ -37,13 +37,7 @@ class PlanOutputOptions:
     ] = None
 
     def checked(self, *inputs: str | None) -> dict[str, Form]:
-        """Return the form of each file, by path; refuse files that cannot be written.
-
-        Parameters
-        ----------
-        *inputs : str or None
-            Paths that the command reads.
-        """
+        """Return the form of each file, by path; refuse `inputs`, and unwritable files."""
         from fx_bridge.presentation.plan_files import form_of
 
         found: dict[str, Form] = {}
@@ -62,16 +56,10 @@ class PlanOutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlanOutputs:
-    """Writer of the files of a plan.
+    """Writer of the files of a plan: the form of each, by path.
 
-    Attributes
-    ----------
-    forms : mapping of str to str
-        The form of each file, by path.
-    model : str
-        Name of the model on the command line.
-    captured : CapturedGraph or None
-        Source of the arguments for other programs; None for a problem without a model.
+    `model` is the name on the command line. Arguments for other programs need `captured`, which a
+    problem without a model lacks.
     """
 
     forms: Mapping[str, Form]

@@ -68,15 +68,8 @@ def read_machine(
 def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> tuple[Host, Costs]:
     """Read ``MEMORY[@CLASS]``, and add its speed and its links to the costs of the devices.
 
-    Parameters
-    ----------
-    link : str, optional
-        From the host to each device and back, where the devices' file has none.
-
-    Raises
-    ------
-    PartitionError
-        If the text names no memory or several, or both the link and the file say how it is linked.
+    `link` is from the host to each device and back, where the devices' file has none. A text
+    without one memory is refused, and a link where the file has one.
     """
     from experiments.problems.devices import parse_devices, parse_link
 

@@ -32,10 +32,7 @@ T = TypeVar("T")
 class BuiltModel:
     """A model built and captured on first use, with the seconds of each step.
 
-    Parameters
-    ----------
-    step : callable
-        Called with the name of each step.
+    `step` is called with the name of each step.
     """
 
     def __init__(

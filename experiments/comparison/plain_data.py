@@ -33,10 +33,7 @@ def plain(value: object) -> Any:
 def read_row(data: object, case: CaseKey, where: str) -> PlannerRow:
     """Return a row of :func:`plain` as one of `case`, since cases may share an answer.
 
-    Raises
-    ------
-    PartitionError
-        Naming `where` and the field that is missing, unknown or of the wrong type.
+    A refusal names `where` and the field that is missing, unknown or of the wrong type.
     """
     row: PlannerRow = read_as(PlannerRow, data, where, {PartitionPlan: plan_from_json})
     return dataclasses.replace(row, case=case)

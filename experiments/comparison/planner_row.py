@@ -19,14 +19,8 @@ from solver import Progress, SolveLimits, SolveResult, SolveStatus
 class SearchTrace:
     """Recorder of the progress of a search, for ``SolveLimits.on_progress``.
 
-    A method without progress leaves only the final point.
-
-    Parameters
-    ----------
-    then : callable, optional
-        Also called with every progress.
-    now_s : callable
-        The clock, since successive methods each count time from their own start.
+    A method without progress leaves only the final point. Every progress is passed on to `then`.
+    The clock is `now_s`, since successive methods each count time from their own start.
     """
 
     def __init__(
@@ -78,12 +72,8 @@ _LISTED: Final = 3
 def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits) -> PlannerRow:
     """Run a planner and return its row; any exception but Ctrl-C becomes the row's reason.
 
-    Parameters
-    ----------
-    task : PlanningTask
-        Only proving planners leave out its steps; heuristics are unchanged baselines.
-    limits : SolveLimits
-        ``on_progress`` is called at every step, and the row has the steps as its trace.
+    Only proving planners leave out the steps of the task; heuristics are unchanged baselines. At
+    every step ``on_progress`` of the limits is called; the row has the steps as its trace.
     """
     start_s = time.perf_counter()
     trace = SearchTrace(limits.on_progress)

@@ -49,16 +49,9 @@ class CaseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One problem for the planners.
+    """One problem for the planners, or the reason for its absence.
 
-    Attributes
-    ----------
-    problem : PartitionProblem or None
-        None if it could not be made.
-    reason : str
-        Reason for a missing problem, or empty.
-    digest : str
-        Digest of the exact problem; empty if not computed.
+    `digest` is that of the exact problem; empty if not computed.
     """
 
     key: CaseKey
@@ -81,41 +74,20 @@ class SearchPoint:
 class PlannerRow:
     """One planner's answer to one case.
 
-    Attributes
-    ----------
-    status : str
-        A value of ``SolveStatus``; ``spills`` if weights go to disk; ``failed`` if the planner
-        raised; ``timed out``, ``out of memory`` or ``killed`` if it was ended.
-    seed : int
-        Seed of the planner; 0 if its answer depends on none.
-    without : tuple of str
-        Steps left out of its search.
-    objective, bound : tuple of int or None
-        One number per objective; `bound` is proven.
-    gap : float or None
-        As in :class:`~solver.evaluation.result.SolveResult`.
-    bottleneck_ns, latency_ns, transfer_bytes, peak_memory_permille, devices_used : int or None
-        Figures of the plan, feasible or not; None without a plan.
-    wall_time_s : float
-        Wall seconds of the whole call.
-    peak_rss_bytes : int or None
-        Peak memory of the planner's process, if it did nothing else.
-    feasible : bool
-        True if the evaluator finds no violation in the plan.
-    reason : str
-        Reason for a missing feasible plan, or empty.
-    answered_by : str
-        Method that answered, which ``auto`` picks; empty if none did.
-    words : str
-        The answer in the planner's own terms, such as a device map; or empty.
-    spilled_bytes : int
-        Bytes of weights sent to disk.
-    trace : tuple of SearchPoint
-        Incumbents and bounds over time.
-    log : tuple of StepRecord
-        Time and gain of each search step.
-    plan : PartitionPlan or None
-        None if the planner found none.
+    `status` is a value of ``SolveStatus``; ``spills`` if weights, `spilled_bytes` of them, go to
+    disk; ``failed`` if the planner raised; ``timed out``, ``out of memory`` or ``killed`` if it was
+    ended. `seed` is 0 if the answer depends on none, and `without` names the steps left out of the
+    search.
+
+    `objective` and the proven `bound` have one number per objective; `gap` is as in
+    :class:`~solver.evaluation.result.SolveResult`. The figures from `bottleneck_ns` to
+    `devices_used` are of the plan, feasible or not. `feasible` says that the evaluator finds no
+    violation in it, `reason` why there is no such plan.
+
+    `wall_time_s` is of the whole call, and `peak_rss_bytes` of the planner's process, if it did
+    nothing else. `answered_by` is the method that ``auto`` picks; `words` the answer in the
+    planner's own terms, such as a device map. `trace` has incumbents and bounds over time, `log`
+    the time and gain of each step.
     """
 
     case: CaseKey
@@ -215,18 +187,11 @@ class EquivalenceRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """Measurements of one model.
+    """Measurements of one model; `reason` says why it was not compared.
 
-    Attributes
-    ----------
-    has_weights : bool
-        True if the model can run, not only be planned.
-    captured_by : str
-        Method of capture; empty for a saved problem.
-    one_device_bytes : int
-        Memory of the whole model on one device under the memory model of its first case.
-    reason : str
-        Reason for a missing comparison, or empty.
+    A model without weights can be planned, not run. `captured_by` is the method of capture; empty
+    for a saved problem. `one_device_bytes` is the memory of the whole model on one device under the
+    memory model of its first case.
     """
 
     model: str
@@ -262,24 +227,10 @@ class ModelRecord:
 class Study:
     """Result of a comparison or a sweep.
 
-    Attributes
-    ----------
-    models : tuple of ModelRecord
-        One for each requested model, captured or not.
-    cases : tuple of Case
-        Cases, grouped by model.
-    rows : tuple of PlannerRow
-        One for each planner, case and seed.
-    checks : tuple of EquivalenceRow
-        Comparisons of split models with their originals.
-    limits : SolveLimits
-        Limits of each answer.
-    environment : tuple of (str, str)
-        Versions of the software.
-    wall_time_s : float
-        Wall seconds of the whole study.
-    peak_rss_bytes : int or None
-        Peak resident memory of this process; None if unknown.
+    There is a record for each requested model, captured or not; cases are grouped by model; there
+    is a row for each planner, case and seed. `checks` compare split models with their originals.
+    `limits` are those of each answer, `environment` the versions of the software, and the last two
+    of the whole study and this process.
     """
 
     models: tuple[ModelRecord, ...]

@@ -20,21 +20,11 @@ SplitChecks: TypeAlias = Literal["best", "all", "none"]
 class CompareSettings:
     """Settings of a comparison.
 
-    Parameters
-    ----------
-    request : ProblemRequest
-        Options of every problem except its devices; unset options keep those of a saved problem.
-    device_sets : mapping of str to DeviceSet
-        Empty derives equal, unequal and roomy devices from each model's size.
-    planners : tuple of str
-        Empty asks our own, and every suitable peer.
-    limits : SolveLimits
-        Limits of each answer.
-    without : tuple of str
-        Steps that proving planners leave out.
-    check_splits : {"best", "all", "none"}
-        Check models with weights against their splits by the best plan of each case, or by all
-        feasible plans.
+    `request` has the options of every problem except its devices; unset ones keep those of a saved
+    problem. Without `device_sets` equal, unequal and roomy devices are derived from each model's
+    size; without `planners` our own are asked, and every suitable peer. Proving planners leave out
+    the steps `without`. Models with weights are compared with their splits by the best plan of each
+    case, or by all feasible plans.
     """
 
     request: ProblemRequest = field(default_factory=ProblemRequest)
@@ -54,12 +44,7 @@ class CompareSettings:
 def default_planners(*, with_model: bool, recompute: bool = False) -> tuple[str, ...]:
     """Return our own planners and all suitable peers.
 
-    Parameters
-    ----------
-    with_model : bool
-        Include planners that need the model.
-    recompute : bool
-        Include recomputation rules.
+    Those that need the model, and recomputation rules, are included on request.
     """
     peers = [
         name

@@ -55,16 +55,9 @@ def run_comparison(
 ) -> Study:
     """Compare all planners on all models.
 
-    Parameters
-    ----------
-    sources : sequence of ModelSpec or Path
-        A path is a saved problem, with its own devices unless `settings` names some.
-    settings : CompareSettings
-        Planners, devices, objectives and limits, the same for all models.
-    progress : ProgressLine, optional
-        Display of the steps; without it the run is silent.
-    between : callable, optional
-        Called with the study so far, after each model but the last.
+    A source that is a path is a saved problem, with its own devices unless `settings` names some.
+    Without `progress` the run is silent. `between` is called with the study so far, after each
+    model but the last.
     """
     comparison = _Comparison(settings, progress or ProgressLine(quiet=True))
     for left in reversed(range(len(sources))):

@@ -40,17 +40,9 @@ def command_text() -> str:
 
 
 def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command line and return the exit code.
 
-    Parameters
-    ----------
-    load : callable
-        Returns the commands. Ctrl-C while they load is handled like later.
-
-    Returns
-    -------
-    int
-        The exit code.
+    `load` returns the commands; Ctrl-C while they load is handled like later.
     """
     terminated = False
 

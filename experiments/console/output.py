@@ -47,16 +47,9 @@ def say_written(path: str | os.PathLike[str]) -> None:
 
 
 def check_writable(path: str | None, *inputs: str | None, option: str = "--out") -> None:
-    """Raise PartitionError before the work if a file cannot be written.
+    """Refuse, before the work, the output file of `option` if it cannot be written.
 
-    Parameters
-    ----------
-    path : str or None
-        Output file.
-    *inputs : str or None
-        Inputs of the command, files or not: `path` must be none of them.
-    option : str
-        Option of the output file.
+    It must be none of `inputs`, those of the command, files or not.
     """
     if path is None:
         return

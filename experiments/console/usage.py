@@ -56,18 +56,8 @@ def in_options(message: str) -> str:
 def explain_usage(error: Exception, message: str, program: str, words: Sequence[str]) -> str:
     """Return one sentence for a usage error of typer.
 
-    Parameters
-    ----------
-    program : str
-        Name of the program, for errors without a command.
-    words : sequence of str
-        The command line, without the program.
-
-    Returns
-    -------
-    str
-        The error with the wrong value, or with the commands that have the option, and a pointer
-        to the help.
+    It has the wrong value, or the commands that have the option, and a pointer to the help: that of
+    `program` if the error has no command. `words` are the command line without the program.
     """
     context: Any = getattr(error, "ctx", None)
     # Errors of a missing option value have no context.
