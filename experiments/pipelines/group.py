@@ -24,14 +24,9 @@ _PROCESS_BYTES: Final = 200 * MiB
 class MeasuredPlan:
     """The measured time and memory of a plan's steps.
 
-    Attributes
-    ----------
-    steps_ns : tuple of int
-        From the start of the first rank to the end of the last, by step.
-    processor_ns : tuple of tuple of int
-        Processor time of each rank, without waits, by step.
-    peak_bytes, weights_bytes : tuple of int
-        Peak memory in a step, and weights, by rank; empty if not measured.
+    By step, `steps_ns` is from the start of the first rank to the end of the last, and
+    `processor_ns` the processor time of each rank, without waits. The bytes, of the peak in a step
+    and of weights, are by rank; empty if not measured.
     """
 
     steps_ns: tuple[int, ...]

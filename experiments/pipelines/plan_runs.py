@@ -42,20 +42,11 @@ class NoPlanError(PartitionError):
 class RunSettings:
     """The settings of a comparison of plans.
 
-    Parameters
-    ----------
-    request : ProblemRequest
-        With a schedule and a number of microbatches. Each of its devices is a process; by default
-        there is one for each of `shares`, with memory by `shares` and `slack_permille`. Training
-        is by AdamW, the optimiser of the processes.
-    shares : tuple of int
-        Memory of the devices in proportion to one another.
-    slack_permille : int
-        Total memory of the devices, in thousandths of the model's need on one device.
-    steps : int
-        Timed steps, after two that are not.
-    solvers : tuple of str
-        Each makes one plan; equal plans run once.
+    `request` has a schedule and a number of microbatches. Each of its devices is a process; by
+    default there is one for each of `shares`, with memory in these proportions, in all
+    `slack_permille` thousandths of the model's need on one device. Training is by AdamW, the
+    optimiser of the processes. `steps` are timed, after two that are not. Each solver makes one
+    plan; equal plans run once.
     """
 
     request: ProblemRequest = field(
@@ -152,21 +143,10 @@ def run_plans(
 ) -> list[PlanRow]:
     """Make plans, run them, and return one row for each solver with a feasible plan.
 
-    Parameters
-    ----------
-    model : str
-        As the processes of `group` name it.
-    step, done : callable
-        Called with a line at each step, and for each solver without a plan.
-    label : str, optional
-        Name of the model in the rows, by default `model`.
-
-    Raises
-    ------
-    NoPlanError
-        If no solver has a plan.
-    PartitionError
-        If a process fails, or there are fewer processes than devices.
+    `model` is named as the processes of `group` name it, and `label` in the rows, by default the
+    same. `step` and `done` are called with a line at each step, and for each solver without a plan.
+    Raises NoPlanError if no solver has a plan; a process that fails is an error, and so are more
+    devices than processes.
     """
     label = label or model
     step(f"{label}: operator graph")

@@ -44,13 +44,8 @@ def run_alternately(
     """Run steps of all plans alternately; every process calls it with the same plans.
 
     No plan has more devices than there are processes. Memory is measured in steps that are not
-    timed.
-
-    Returns
-    -------
-    list of dict
-        For each plan ``start_ns``, ``end_ns`` and ``processor_ns`` of each step, ``peak_bytes`` and
-        ``weights_bytes``.
+    timed. The result has for each plan ``start_ns``, ``end_ns`` and ``processor_ns`` of each step,
+    ``peak_bytes`` and ``weights_bytes``.
     """
     own = [
         PlanSteps(captured, plan, rank, groups, training, schedule, microbatches) for plan in plans

@@ -16,16 +16,10 @@ _EQUAL: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """The predicted time and memory of a plan.
+    """The predicted time of a step of all microbatches, and memory by rank.
 
-    Attributes
-    ----------
-    step_ns : int
-        One step of all microbatches.
-    microbatch_ns : int
-        The time between two microbatches once the pipeline is full: the largest load of a device.
-    peak_bytes : tuple of int
-        By rank.
+    `microbatch_ns` is the time between two microbatches once the pipeline is full: the largest load
+    of a device.
     """
 
     step_ns: int
@@ -61,16 +55,8 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
 class PlanRow:
     """One plan of one model, predicted and measured.
 
-    Attributes
-    ----------
-    model, name : str
-        As given by the user, and the solver of the plan.
-    same_as : str or None
-        Name of an earlier row with the same plan.
-    devices : tuple of str
-        By rank.
-    modules : tuple of str
-        A line for each stage, with its device.
+    `name` is the solver of the plan, `same_as` that of an earlier row with the same plan. Devices
+    are by rank; `modules` has a line for each stage, with its device.
     """
 
     model: str

@@ -20,21 +20,9 @@ def measure_profile(
 ) -> Profile:
     """Measure a model in the processes of `group`, and return the means of their times.
 
-    Parameters
-    ----------
-    model : str
-        A zoo name, an import string or a ``.pt2`` file, as of
-        :func:`experiments.zoo.models.resolve_model`.
-    processes : int
-        Processes that measure at the same time, since the stages of a pipeline share caches and
-        memory bandwidth.
-    repeats : int
-        Runs of each median.
-
-    Raises
-    ------
-    PartitionError
-        If the model cannot be built, captured or run, a process fails, or time runs out.
+    `model` is as for :func:`experiments.zoo.models.resolve_model`. As many `processes` measure at
+    the same time, since the stages of a pipeline share caches and memory bandwidth. Each median is
+    that of `repeats` runs.
     """
     if processes > group.count:
         raise PartitionError(

@@ -32,18 +32,11 @@ from solver.serving.metrics import hosted_metrics
 
 @dataclass(frozen=True, slots=True)
 class OffloadChain:
-    """A problem, with the properties of its units that rules need.
+    """A problem of one phase, with the properties of its units that rules need.
 
-    Attributes
-    ----------
-    instance : OffloadInstance
-        Of one phase.
-    block_of : sequence of str or None
-        Block of each unit, such as a layer; None outside all lists of blocks.
-    tokens : int
-        Tokens of all sequences in one forward.
-    experts : frozenset of str
-        Units that hold the experts of a mixture.
+    `block_of` is the block of each unit, such as a layer; None outside all lists of blocks.
+    `tokens` are those of all sequences in one forward; `experts` the units that hold the experts of
+    a mixture.
     """
 
     instance: OffloadInstance

@@ -126,8 +126,6 @@ def operator_policy(captured: CapturedGraph, layers: Iterable[Iterable[str]]) ->
     the others (``_apply_op_sac`` of ``torchtitan/distributed/activation_checkpoint.py`` in
     releases 0.1 and 0.2: "save output of all ops in save list, except every second mm").
 
-    Notes
-    -----
     A linear layer is one ``aten.mm`` there. One with a bias, an ``aten.addmm`` outside that list,
     counts here too. Collectives do not occur here.
     """

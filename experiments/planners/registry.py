@@ -33,13 +33,7 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
 
 
 def check_planner(name: object) -> PlannerSpec:
-    """Return the planner of that name, or of an import string.
-
-    Raises
-    ------
-    PartitionError
-        If there is none, with close matches.
-    """
+    """Return the planner of that name, or of an import string; an error has close matches."""
     if isinstance(name, str) and is_own(name):
         return own_planner(name)
     return PLANNERS[check_known(name, PLANNERS, "planner")]
@@ -53,18 +47,10 @@ def is_own(name: object) -> bool:
 def own_planner(text: str) -> PlannerSpec:
     """Import and return the planner that an import string names.
 
-    Parameters
-    ----------
-    text : str
-        ``package.module:NAME`` of a :class:`~experiments.planners.task.PlannerSpec`, or of a
-        function that takes a :class:`~solver.model.problem.PartitionProblem` and returns a
-        :class:`~solver.model.plan.PartitionPlan`, a mapping of operators to devices, or None
-        without a plan.
-
-    Raises
-    ------
-    PartitionError
-        If it names neither.
+    ``package.module:NAME`` is a :class:`~experiments.planners.task.PlannerSpec`, or a function that
+    takes a :class:`~solver.model.problem.PartitionProblem` and returns a
+    :class:`~solver.model.plan.PartitionPlan`, a mapping of operators to devices, or None without a
+    plan.
     """
     target = import_named(text, "planner", "function")
     if isinstance(target, PlannerSpec):

@@ -103,12 +103,8 @@ class LayerSequence:
     def plan(self, ends: Sequence[int], devices: Sequence[str] | None = None) -> PartitionPlan:
         """Return the plan whose stage k ends before layer ``ends[k]``.
 
-        Parameters
-        ----------
-        ends : sequence of int
-            Non-decreasing; the last one is the number of layers. Empty stages use no device.
-        devices : sequence of str, optional
-            Device of each stage; by default those of the problem, in order.
+        The ends never decrease; the last one is the number of layers. Empty stages use no device.
+        By default stages are on the devices of the problem, in order.
         """
         if devices is None:
             devices = [device.name for device in self.problem.devices]

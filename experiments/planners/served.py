@@ -15,16 +15,10 @@ RuleT = TypeVar("RuleT")
 
 @dataclass(frozen=True, slots=True)
 class EngineRule(Generic[RuleT]):
-    """Default rule of another program.
+    """Default rule of another program; `plan` raises PartitionError if it does not apply.
 
-    Attributes
-    ----------
-    name : str
-        Program and setting.
-    source : str
-        File and function from which the rule was read, or which it calls.
-    plan : callable
-        The rule; raises PartitionError if it does not apply.
+    `name` has the program and its setting, `source` the file and function that the rule was read
+    from, or calls.
     """
 
     name: str
@@ -34,24 +28,12 @@ class EngineRule(Generic[RuleT]):
 
 @dataclass(frozen=True, slots=True)
 class ServedPlan:
-    """Performance of a plan for serving.
+    """Performance of a plan for serving, by the name of its rule, or ``plan``.
 
-    Attributes
-    ----------
-    name : str
-        Name of its rule, or ``plan``.
-    layers : mapping of str to int
-        Number of layers on each device of the problem, or with a host of units in each mode; empty
-        without a plan.
-    plan : PartitionPlan or None
-        None if the rule makes none.
-    tokens : int or None
-        Tokens of all sequences that fit, or for a model in a file those of the planned context.
-        None if there is no plan, if not one position fits, or if any number fits.
-    metrics : ServingMetrics or None
-        None if the requested context does not fit.
-    reason : str
-        Reason for missing metrics, or empty.
+    `layers` counts the layers on each device of the problem, or with a host the units in each mode.
+    `tokens` are those of all sequences that fit, or for a model in a file those of the planned
+    context; None if there is no plan, if not one position fits, or if any number fits. If the
+    requested context does not fit, there are no metrics, and a reason.
     """
 
     name: str

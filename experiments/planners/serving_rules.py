@@ -35,16 +35,9 @@ inputs that the engine refuses."""
 def served_by_rules(
     found: ServingPlan, model: nn.Module, engine: str | None = None
 ) -> tuple[ServedPlan | None, list[ServedPlan]]:
-    """Return the performance of the plan, if any, and of each rule.
+    """Return the performance of the plan, if any, and of each rule, or that of `engine` alone.
 
-    Parameters
-    ----------
-    found : ServingPlan
-        Planned with ``any_context``, unless the objective was ``context``.
-    model : transformers.PreTrainedModel
-        The planned model.
-    engine : str, optional
-        The only rule. Defaults to all of them.
+    `found` is a plan of `model`, with ``any_context`` unless the objective was ``context``.
     """
     rules = [rule for rule in SERVING_RULES if engine in (None, rule.name)]
     judge = _Judge(found.asked)

@@ -9,13 +9,7 @@ from solver.model.checks import did_you_mean
 
 
 def check_known(name: object, known: Iterable[str], what: str) -> str:
-    """Return `name` if it is in `known`.
-
-    Raises
-    ------
-    PartitionError
-        If it is not, with close matches.
-    """
+    """Return `name` if it is in `known`; otherwise an error has close matches."""
     names = list(known)
     if isinstance(name, str) and name in names:
         return name

@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 class PlanningTask:
     """A problem, and the model that it was made from, if any.
 
-    Parameters
-    ----------
-    loaded : LoadedModel, optional
-        The model, for planners that plan by modules.
-    captured : CapturedGraph, optional
-        The capture behind the problem, with the same operator names.
-    without : tuple of str
-        Steps of :func:`solver.step_names` to leave out of our searches.
+    `loaded` is for planners that plan by modules; `captured` is the capture behind the problem,
+    with the same operator names. Our searches leave out the steps `without` of
+    :func:`solver.step_names`.
     """
 
     problem: PartitionProblem
@@ -35,13 +30,7 @@ class PlanningTask:
     without: tuple[str, ...] = ()
 
     def model(self, planner: str) -> tuple[LoadedModel, CapturedGraph]:
-        """Return the model and its capture.
-
-        Raises
-        ------
-        PartitionError
-            If the task has no model, such as a problem from a file.
-        """
+        """Return the model and its capture; refuse a task without, such as one from a file."""
         if self.loaded is None or self.captured is None:
             raise PartitionError(
                 f"planner {planner!r} reads the model, and this problem has none; name a model "
@@ -52,19 +41,10 @@ class PlanningTask:
 
 @dataclass(frozen=True, slots=True)
 class PlannerAnswer:
-    """Answer of a planner.
+    """Answer of a planner, judged by :func:`~solver.evaluation.evaluate.evaluate`.
 
-    Parameters
-    ----------
-    result : SolveResult, optional
-        Plan judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all
-        operators.
-    words : str
-        The answer in the planner's own terms, such as a device map.
-    spilled_bytes : int
-        Weights sent to disk instead of a device.
-    reason : str
-        Reason for a missing result, or empty.
+    Without a plan of all operators there is no result, and a `reason`. `words` is the answer in the
+    planner's own terms, such as a device map; `spilled_bytes` of weights are sent to disk.
     """
 
     result: SolveResult | None = None
