@@ -29,12 +29,8 @@ _RATES: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s")
 class DeviceSet:
     """Devices in their given order, with interconnect and class speeds.
 
-    Attributes
-    ----------
-    interconnect : Interconnect or None
-        None when only memory and classes were given.
-    specs : tuple of (str, DeviceSpec)
-        Speeds of the classes defined in the file, without presets.
+    The interconnect is None when only memory and classes were given. `specs` has the classes that
+    the file defines, without presets.
     """
 
     devices: tuple[Device, ...]
@@ -57,18 +53,8 @@ class DeviceSet:
 def parse_devices(text: str, named: str = "devices", example: str = EXAMPLE) -> DeviceSet:
     """Read devices from a string, or from the .toml or .json file that it names.
 
-    Parameters
-    ----------
-    text : str
-        Name of a file, or text for :func:`solver.model.device_text.read_devices`, with presets
-        as classes.
-    named, example : str
-        As in that function.
-
-    Raises
-    ------
-    PartitionError
-        If the text or the file is invalid.
+    `text` is the name of a file, or text for :func:`solver.model.device_text.read_devices`, with
+    presets as classes; `named` and `example` are as in that function.
     """
     if text.strip().lower().endswith((".toml", ".json")):
         return device_table(device_file(Path(text.strip())), text.strip())

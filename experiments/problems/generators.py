@@ -330,14 +330,8 @@ def generate_problem(
 ) -> PartitionProblem:
     """Return a generated graph on a number of devices.
 
-    Parameters
-    ----------
-    settings : GeneratorSettings
-        Its seed also applies to unequal devices.
-    devices : int
-        Number of devices; their memory is derived from the graph.
-    slack_percent : float
-        Total capacity beyond the memory of the whole graph on one device, in per cent of it.
+    The seed also applies to unequal devices. Their memory is derived from the graph: the total is
+    `slack_percent` more than it takes on one device.
     """
     if not 0 <= slack_percent <= _MAX_SLACK_PERCENT:
         raise PartitionError(

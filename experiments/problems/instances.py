@@ -54,17 +54,10 @@ def derived_device_sets(
 ) -> dict[str, DeviceSet]:
     """Return sets of equal, unequal and roomy devices for an operator graph.
 
-    Each roomy device holds the whole model, so that planners differ by times alone.
-
-    Parameters
-    ----------
-    equal_devices : int
-        Size of the sets of equal and of roomy devices; the unequal set has the shares
-        `UNEQUAL_SHARES`.
-    slack_permille : int
-        Total capacity, per thousand of the model's memory on one device.
-    **settings
-        Settings of the problem, such as ``memory_model``.
+    Each roomy device holds the whole model, so that planners differ by times alone. The sets of
+    equal and of roomy devices have `equal_devices`, the unequal set has the shares
+    `UNEQUAL_SHARES`. Total capacity is `slack_permille` thousandths of the model's memory on one
+    device, under further settings of the problem, such as ``memory_model``.
     """
     probe = problem_from_digraph(graph, (Device("probe"),), **settings)
     equal = (1,) * equal_devices
@@ -82,12 +75,8 @@ def devices_by_shares(
 ) -> tuple[Device, ...]:
     """Return devices with capacities in the proportions `shares`, on which a plan exists.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Its own devices are ignored.
-    slack_permille : int
-        Total capacity, per thousand of the model's memory on one device.
+    The problem's own devices are ignored. Total capacity is `slack_permille` thousandths of the
+    model's memory on one device.
     """
     need_bytes = max(1, one_device_bytes(problem))
     scale = max(slack_permille, _least_scale_permille(problem, shares, need_bytes))

@@ -48,17 +48,7 @@ _EXAMPLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ForeignPlan:
-    """A plan read from a foreign format.
-
-    Attributes
-    ----------
-    format : str
-        Format of this project, accelerate, torch's splitters, or an engine.
-    plan : PartitionPlan
-        The plan for the current problem.
-    notes : tuple of str
-        Remarks on assumptions made while reading.
-    """
+    """A plan of the current problem read from a foreign format, with assumptions made as notes."""
 
     format: PlanFormat
     plan: PartitionPlan
@@ -71,21 +61,9 @@ def read_foreign_plan(
     captured: CapturedGraph | None,
     form: PlanFormat | None = None,
 ) -> ForeignPlan:
-    """Read a plan from a file or an engine's argument.
+    """Read a plan from a file, or for an engine from its argument, or a file with it.
 
-    Parameters
-    ----------
-    path : str
-        Path of a file; for an engine its argument, or a file with it.
-    devices : sequence of Device
-        Devices of the plan.
-    captured : CapturedGraph or None
-        The model; None for a problem without one, which takes this project's plans only.
-
-    Raises
-    ------
-    PartitionError
-        If the file has none of the formats, or is invalid.
+    A problem without a model, `captured` None, takes this project's plans only.
     """
     if form is not None and form in get_args(EngineName):
         return _from_words(captured, devices, path, form)

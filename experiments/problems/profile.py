@@ -25,28 +25,13 @@ SCHEMA_VERSION: Final = 2
 class Profile:
     """Measured times of a model's operators, and of the link between processes.
 
-    Attributes
-    ----------
-    graph_digest : str
-        :func:`fx_bridge.capture.digest.graph_digest` of the captured graph.
-    training : bool
-        True if backward passes were measured.
-    threads : int
-        Threads of each process.
-    processes, repeats : int
-        See :func:`experiments.pipelines.profiling.measure_profile`.
-    machine : mapping of str to str
-        Description of the machine.
-    forward_ns, backward_ns : mapping of str to int
-        Calibrated time of each operator: their sums are the times of the generated code.
-    workspace_bytes, backward_workspace_bytes : mapping of str to int
-        Bytes that each operator allocates and releases again.
-    forward_permille, backward_permille : int
-        Calibration factors of the times, in thousandths.
-    link : Link
-        Latency and bandwidth between two processes.
-    link_samples : tuple of (int, int)
-        Bytes and nanoseconds of the messages to which `link` was fitted.
+    `graph_digest` is :func:`fx_bridge.capture.digest.graph_digest` of the captured graph. With
+    `training` backward passes were measured. `threads` are those of each process; `processes` and
+    `repeats` are as in :func:`experiments.pipelines.profiling.measure_profile`.
+
+    Times of operators are calibrated by factors in thousandths: their sums are the times of the
+    generated code. A workspace is the bytes that an operator allocates and releases again. `link`
+    was fitted to `link_samples`, bytes and ns of messages.
     """
 
     model: str
@@ -71,13 +56,7 @@ class Profile:
         return Interconnect(default=self.link, charging="relayed")
 
     def costs(self, training: bool) -> Costs:
-        """Return the costs of operators for :func:`fx_bridge.to_digraph`.
-
-        Raises
-        ------
-        PartitionError
-            If training needs backward passes that were not measured.
-        """
+        """Return costs for :func:`fx_bridge.to_digraph`; refuse training that was not measured."""
         if training and not self.training:
             raise PartitionError(
                 f"the profile of {self.model} has no backward passes; measure it with --training"

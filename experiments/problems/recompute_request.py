@@ -18,13 +18,7 @@ _FORCED: Final = ("always", "never")
 
 @dataclass(frozen=True, slots=True)
 class RecomputeRequest:
-    """The fields of ``fx_bridge.Recompute``, and the regions, without torch.
-
-    Attributes
-    ----------
-    rule : str or tuple of str, optional
-        A rule, or modules; None if not given.
-    """
+    """The fields of ``fx_bridge.Recompute``, a rule or modules, and the regions, without torch."""
 
     rule: str | tuple[str, ...] | None = None
     always: tuple[str, ...] = ()

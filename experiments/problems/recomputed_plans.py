@@ -16,12 +16,7 @@ def problem_of_plan(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPr
 
     The problem adds the tensors that backward passes save and the recomputable operators, which
     depend on the model alone, not on devices and costs. The regions are those of the plan, or the
-    model's layers if it has none.
-
-    Raises
-    ------
-    PartitionError
-        If no weight of the model is trained.
+    model's layers if it has none. Refuses a model of which no weight is trained.
     """
     from fx_bridge.digraph import to_digraph
     from fx_bridge.options import Training

@@ -37,41 +37,17 @@ if TYPE_CHECKING:
 class ProblemRequest:
     """Parsed options of a problem; None and empty where not given.
 
-    Attributes
-    ----------
-    devices : DeviceSet or None
-        None takes those of a saved problem, or derives some from the model.
-    interconnect : Interconnect or None
-        The option ``--link``.
-    objective : tuple of str or None
-        Objectives in lexicographic order.
-    memory_model : str or None
-        One of ``solver.MEMORY_MODELS``.
-    training, placement : Training or None, Placement or None
-        None if no option of the group is given; a saved problem then needs no torch.
-    recompute : RecomputeRequest
-        Recomputation in training; empty keeps that of a saved problem.
-    pipeline : Pipeline
-        Empty if no option of the group is given.
-    engine : str or None
-        Engine whose format must be able to express the plan.
-    attention : str or None
-        Attention kernel on all devices, in place of those of their classes.
-    launch : str or int or None
-        As :meth:`fx_bridge.costs.device_specs.DeviceSpec.launched` takes it, for all devices but
-        CPUs, in place of that of their classes.
-    profile : Profile or None
-        Measured times, in place of the roofline.
-    communication_scale : float or None
-        Factor of the communication times of a published workload.
-    with_host : bool
-        Keep the host among the devices of a published workload.
-    with_replicas : bool
-        Allow replicated stages in a workload of Piper.
-    device_memory_bytes : int or None
-        Memory of each device of a workload of Piper.
-    capture : CaptureRequest
-        Options of the capture.
+    Without `devices` they are those of a saved problem, or derived from the model. `interconnect`
+    is the option ``--link``; objectives are in lexicographic order. Where `training` and
+    `placement` are None, a saved problem needs no torch; an empty `recompute` keeps that of a saved
+    problem. `engine` is one whose format must be able to express the plan.
+
+    `attention` is the kernel on all devices, and `launch`, as
+    :meth:`fx_bridge.costs.device_specs.DeviceSpec.launched` takes it, that of all devices but CPUs,
+    in place of those of their classes. A `profile` is in place of the roofline.
+
+    Published workloads alone have the factor of communication times and the host among their
+    devices, and those of Piper replicated stages and the memory of each device.
     """
 
     devices: DeviceSet | None = None
@@ -102,13 +78,7 @@ class ProblemRequest:
 
 
 def parse_objective(text: str, where: str) -> tuple[str, ...]:
-    """Return the comma-separated objectives of `text`.
-
-    Raises
-    ------
-    PartitionError
-        If one is unknown or named twice; the message begins with `where`.
-    """
+    """Return the comma-separated objectives of `text`; a message begins with `where`."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in OBJECTIVES:
@@ -125,17 +95,8 @@ def read_problem(
 ) -> tuple[CapturedGraph | None, PartitionProblem]:
     """Return the problem of a model or file, and the captured model, if any.
 
-    Parameters
-    ----------
-    model : str
-        Name for :func:`experiments.zoo.models.resolve_model`.
-    step : callable
-        Called with the name of each step.
-
-    Raises
-    ------
-    PartitionError
-        If an option does not apply to this model or file, or the problem is invalid.
+    `model` is a name for :func:`experiments.zoo.models.resolve_model`; `step` is called with the
+    name of each step. Refuses options that do not apply to this model or file.
     """
     from experiments.zoo.building import build_model, capture_model
     from experiments.zoo.models import is_import_string, resolve_model
@@ -232,11 +193,8 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
 def change_problem(problem: PartitionProblem, request: ProblemRequest) -> PartitionProblem:
     """Apply a request to a problem.
 
-    Raises
-    ------
-    PartitionError
-        If it has links between its own devices, and the new devices have none; if no transfer
-        depends on the requested link; or if no operator has a time that the objective counts.
+    Refuses new devices without links for a problem with links between its own; a link on which no
+    transfer depends; and an objective that counts times if no operator has one.
     """
     given = request.devices
     interconnect = None if given is None else given.interconnect
@@ -333,16 +291,9 @@ def requested_device_sets(
 def problem_of_graph(
     graph: nx.DiGraph, captured: CapturedGraph, devices: DeviceSet, request: ProblemRequest
 ) -> PartitionProblem:
-    """Return the problem of an operator graph on a set of devices.
+    """Return the problem of a :func:`requested_graph` on a set of devices, not those of `request`.
 
-    Parameters
-    ----------
-    graph : networkx.DiGraph
-        Result of :func:`requested_graph`.
-    captured : CapturedGraph
-        The model, for modules named in `request`.
-    request : ProblemRequest
-        Its own devices are ignored.
+    `captured` is the model, for modules named in `request`.
     """
     interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
     settings = _settings_of(request, interconnect)

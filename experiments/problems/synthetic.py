@@ -75,20 +75,9 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticOperator:
-    """An operator without devices.
+    """An operator without devices, with its time on the default class and a private weight, or 0.
 
-    Attributes
-    ----------
-    reads : tuple of str
-        Names of the operators whose values it takes.
-    latency_ns : int
-        Time on the default device class.
-    kind : {"compute", "memory"}
-        Scaling of its time to other device classes.
-    value_bytes : int
-        Bytes of its value, which it allocates.
-    weight_bytes : int
-        Bytes of its private weight; 0 for none.
+    `kind` scales the time to other device classes; the operator allocates the bytes of its value.
     """
 
     name: str
@@ -178,16 +167,10 @@ def with_devices(
 ) -> PartitionProblem:
     """Return the problem of a graph on a number of devices.
 
-    Parameters
-    ----------
-    slack_permille : int or None
-        Total capacity beyond the memory of the whole graph on one device, per thousand of it;
-        None is unlimited memory.
-    unequal : bool
-        Capacities in the proportions 4:3:2:1, repeated; device classes drawn from
-        `SLOWDOWN_PERMILLE`; fast links among each four devices, a network between.
-    seed : int
-        Seed for the order of capacities and classes (only `unequal`).
+    Total capacity is `slack_permille` thousandths beyond the memory of the whole graph on one
+    device; unlimited for None. Unequal devices have capacities in the proportions 4:3:2:1,
+    repeated, classes drawn from `SLOWDOWN_PERMILLE`, fast links among each four, and a network
+    between; `seed` is for the order of their capacities and classes.
     """
     if not 1 <= count <= _MAX_DEVICES:
         raise PartitionError(f"devices is {count}; write a whole number from 1 to {_MAX_DEVICES}")

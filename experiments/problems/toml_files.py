@@ -15,13 +15,7 @@ _MOST_BYTES: Final = 1 << 22
 
 
 def read_toml(path: Path, wanted: str) -> dict[str, Any]:
-    """Return the table of a TOML file; PartitionError names the file.
-
-    Parameters
-    ----------
-    wanted : str
-        Expected content for messages, such as ``"a list of devices"``.
-    """
+    """Return the table of a TOML file; errors name the file and its `wanted` content."""
     import tomllib
 
     text = read_text(path, "a TOML file", _MOST_BYTES)

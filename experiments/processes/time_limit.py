@@ -24,14 +24,9 @@ class _TimeUp(BaseException):
 def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
     """Call `function` on another thread, with a time limit.
 
-    Native code ends when it returns to Python. Exceptions of `function` are raised again.
-
-    Raises
-    ------
-    TimeoutError
-        When the time is up; the thread has ended, or ends at its next Python instruction.
-    KeyboardInterrupt
-        At once, and the thread ends likewise.
+    Native code ends when it returns to Python. Exceptions of `function` are raised again. When the
+    time is up it raises TimeoutError; the thread has ended, or ends at its next Python instruction.
+    KeyboardInterrupt is raised at once, and the thread ends likewise.
     """
     answer: list[T] = []
     failure: list[BaseException] = []

@@ -29,13 +29,7 @@ _LAST_WORDS: Final = 2000
 
 
 class WorkerProcess:
-    """One process of a module.
-
-    Parameters
-    ----------
-    threads : int
-        Threads of torch and linear algebra.
-    """
+    """One process of a module, with the threads that torch and linear algebra may use."""
 
     def __init__(self, module: str, *, threads: int = 1) -> None:
         environment = {
@@ -78,13 +72,7 @@ class WorkerProcess:
             self._process.stdin.flush()
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the next answer, or None if the worker has ended.
-
-        Raises
-        ------
-        queue.Empty
-            If there is none yet.
-        """
+        """Return the next answer, None if the worker has ended; raise queue.Empty if it is late."""
         line = self._answers.get(timeout=timeout_s)
         if line is None:
             return None
@@ -128,10 +116,7 @@ def exit_words(code: int) -> str:
 class WorkerGroup:
     """Processes of one module, as a context manager that ends them.
 
-    Parameters
-    ----------
-    time_limit_s : float
-        Wall seconds for the whole life of the group.
+    `time_limit_s` is in wall seconds, for the whole life of the group.
     """
 
     def __init__(self, module: str, count: int, *, time_limit_s: float, threads: int = 1) -> None:
@@ -157,10 +142,7 @@ class WorkerGroup:
     def ask(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Send every worker its job, and return their answers.
 
-        Raises
-        ------
-        PartitionError
-            If a worker fails, ends early, or is late; it names the worker with its own message.
+        An error names a worker that fails, ends early, or is late, with its own message.
         """
         for process, job in zip(self._processes, jobs, strict=True):
             process.send(job)
