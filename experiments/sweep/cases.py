@@ -41,20 +41,10 @@ def spelled_out(value: object) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
-    """Request for the problem of one case.
+    """Request for the problem of one case, with devices as named in the sweep's file.
 
-    Attributes
-    ----------
-    key : CaseKey
-        Identity of the case.
-    devices : DeviceChoice
-        Devices as named in the sweep's file.
-    link : str or None
-        None for devices with their own links, and for PCIe.
-    pipeline : Pipeline
-        Unset fields keep those of a saved problem.
-    recompute : str or None
-        Recomputation rule in training; None keeps that of a saved problem.
+    `link` is None for devices with their own links, and for PCIe. Unset fields of the pipeline, and
+    None for the recomputation rule in training, keep those of a saved problem.
     """
 
     key: CaseKey
@@ -130,19 +120,10 @@ def case_key(source: ModelSource, request: CaseRequest, versions: Mapping[str, s
 class Cell:
     """One planner on one case with one seed.
 
-    Attributes
-    ----------
-    digest : str
-        Digest of the exact problem.
-    planner : str
-        A key of ``PLANNERS``, or an import string.
-    without : tuple of str
-        Steps that the search leaves out.
-    source : ModelSource or None
-        The model, for a planner that reads it.
-    key : str
-        Key of problem, planner, seed, steps left out, limits and versions: cells of equal keys
-        share one answer.
+    `digest` is that of the exact problem. `planner` is a key of ``PLANNERS``, or an import string;
+    `source` the model for one that reads it. Its search leaves out the steps `without`. `key` is
+    that of problem, planner, seed, steps left out, limits and versions: cells of equal keys share
+    one answer.
     """
 
     request: CaseRequest

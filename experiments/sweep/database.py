@@ -79,10 +79,7 @@ COMMIT;
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file of a sweep, in autocommit mode.
 
-    Raises
-    ------
-    PartitionError
-        If there is no file, or it is not SQLite, of another program, or of a newer release.
+    Refuses a missing file, and one that is not SQLite, of another program, or of a newer release.
     """
     is_new = check_file(path, create=create)
     connection = sqlite3.connect(
@@ -135,14 +132,9 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Lock a file against a second run; reports may still read it.
+    """Lock a file against a second run, which is refused; reports may still read it.
 
     The lock, separate from those of SQLite, ends with its process, however that ends.
-
-    Raises
-    ------
-    PartitionError
-        If another run holds the lock.
     """
     import fcntl
 

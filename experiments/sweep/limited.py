@@ -36,12 +36,8 @@ class _EndedError(Exception):
 class LimitedWorker:
     """A process that answers one job after another, and is replaced when it ends.
 
-    Parameters
-    ----------
-    module : str
-        Module to run; see :mod:`experiments.processes.workers`.
-    closing : threading.Event
-        Once set, jobs end without an answer.
+    `module` is one of :mod:`experiments.processes.workers`. Once `closing` is set, jobs end without
+    an answer.
     """
 
     def __init__(self, module: str, closing: threading.Event) -> None:
@@ -55,25 +51,13 @@ class LimitedWorker:
     def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a job.
 
-        Parameters
-        ----------
-        job : mapping
-            Its ``limits`` are ``seconds`` of wall time, and resident ``memory_bytes`` of the
-            process or null. Memory is sampled 20 times a second: allocations in between may
-            exceed the limit. A job with a ``source`` builds a model; a process that has built
-            one takes no job without.
+        Its ``limits`` are ``seconds`` of wall time, and resident ``memory_bytes`` of the process or
+        null. Memory is sampled 20 times a second: allocations in between may exceed the limit. A
+        job with a ``source`` builds a model; a process that has built one takes no job without.
 
-        Returns
-        -------
-        dict
-            The answer. If the process ended, or was ended, ``ended`` with ``status`` (``timed
-            out``, ``out of memory``, ``killed`` by a signal, ``failed``), ``reason``,
-            ``wall_time_s`` and ``peak_rss_bytes``.
-
-        Raises
-        ------
-        PartitionError
-            If no worker can be started.
+        If the process ended, or was ended, the answer is ``ended`` with ``status`` (``timed out``,
+        ``out of memory``, ``killed`` by a signal, ``failed``), ``reason``, ``wall_time_s`` and
+        ``peak_rss_bytes``.
         """
         limits = job["limits"]
         if self._has_model and job["source"] is None:
@@ -158,17 +142,9 @@ class LimitedWorker:
 
 
 class WorkerPool:
-    """Threads with a worker process each; no process outlives the context.
+    """As many threads as `jobs` with a worker process each; no process outlives the context.
 
-    Parameters
-    ----------
-    jobs : int
-        Number of threads.
-
-    Attributes
-    ----------
-    width : int
-        Most jobs to submit at a time.
+    At most `width` jobs should be submitted at a time.
     """
 
     def __init__(self, jobs: int, module: str = WORKER) -> None:

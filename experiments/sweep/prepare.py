@@ -36,10 +36,7 @@ _SLACK_PERMILLE: Final = 1150
 class PreparedModel:
     """A model of a sweep and its problems.
 
-    Parameters
-    ----------
-    source : ModelSource
-        An import string runs code; it comes from the command line alone.
+    An import string as `source` runs code; it comes from the command line alone.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -53,13 +50,7 @@ class PreparedModel:
         return BuiltModel(resolve_built(self.source.name))
 
     def problem(self, request: CaseRequest) -> PartitionProblem:
-        """Return the problem of a case.
-
-        Raises
-        ------
-        PartitionError
-            If the model cannot be built or captured, or the devices do not suit it.
-        """
+        """Return the problem of a case."""
         if self.source.own is None:
             return self.problem_on(self._devices(request), request)
         others = None if request.devices.written == OWN else self._devices(request)

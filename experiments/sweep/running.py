@@ -37,23 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SweepSummary:
-    """Outcome of a sweep.
+    """Outcome of a sweep, with the seconds of this run.
 
-    Attributes
-    ----------
-    cases, cells : int
-        Numbers of all cases and cells; a case without a problem has no cells, and cells of equal
-        keys count once.
-    present, done : int
-        Numbers of cells answered before this run, and by this run.
-    failed : int
-        Number of cells without an answer, because the planner raised or was ended.
-    by_status : mapping of str to int
-        Number of cells by status.
-    reasons : mapping of str to str
-        Reason for a missing problem, by case.
-    wall_time_s : float
-        Seconds of this run.
+    A case without a problem has no cells, and a reason, by case; cells of equal keys count once.
+    Cells are `present` if answered before this run, `done` if by this run, and `failed` without an
+    answer, because the planner raised or was ended.
     """
 
     cases: int
@@ -67,16 +55,10 @@ class SweepSummary:
 
 
 class Sweep:
-    """One run of a sweep over one file.
+    """One run of a sweep over one file, whose stored answers are not computed again.
 
-    Parameters
-    ----------
-    store : SweepStore
-        Storage of answers; stored answers are not computed again.
-    pool : WorkerPool
-        Processes that run the jobs.
-    retry_failed : bool
-        Repeat cells and cases that failed or were ended.
+    `pool` has the processes that run the jobs. `retry_failed` repeats cells and cases that failed
+    or were ended.
     """
 
     def __init__(
@@ -98,13 +80,7 @@ class Sweep:
         self._versions = versions()
 
     def run(self) -> SweepSummary:
-        """Answer the missing cells; an exception keeps all earlier answers.
-
-        Raises
-        ------
-        PartitionError
-            If workers cannot be started, or have other libraries or sources.
-        """
+        """Answer the missing cells; an exception keeps all earlier answers."""
         started_s = time.monotonic()
         prepared = self._prepare()
         cells = tuple(self._cells(prepared))

@@ -45,14 +45,10 @@ _SLOW_WORK: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """One entry of ``devices``.
+    """One entry of ``devices``, with its name in reports.
 
-    Attributes
-    ----------
-    name : str
-        Name in reports.
-    written : str or mapping
-        `OWN`, one of `DERIVED`, devices as on the command line, or the table of a device file.
+    It is written as `OWN`, one of `DERIVED`, devices as on the command line, or the table of a
+    device file.
     """
 
     name: str
@@ -104,18 +100,11 @@ def _memory(value: object, where: str) -> int | None:
 class SweepLimits:
     """Limits of one cell, the table ``limits``.
 
-    Attributes
-    ----------
-    time_limit_s : float
-        Time limit given to the planner.
-    memory_limit : int or None
-        Bytes of resident memory of the cell's process; None is unlimited.
-    workers, deterministic : int or None, bool
-        As in :class:`~solver.model.limits.SolveLimits`.
-    kill_after_s : float or None
-        Wall seconds after which the process is ended; None for more than twice the time limit.
-    prepare_limit_s : float
-        Wall seconds for building and capturing a model.
+    The planner is given `time_limit_s`; `memory_limit` is of resident bytes of the cell's process,
+    and None unlimited. `workers` and `deterministic` are as in
+    :class:`~solver.model.limits.SolveLimits`. After `kill_after_s` wall seconds, or by default
+    after more than twice the time limit, the process is ended. `prepare_limit_s` are wall seconds
+    for building and capturing a model.
     """
 
     time_limit_s: Annotated[float, _seconds] = DEFAULT_TIME_LIMIT_S
@@ -169,31 +158,13 @@ def _objective(value: object, where: str) -> tuple[str, ...]:
 class SweepSettings:
     """Settings of a sweep, which runs the product of all tuples.
 
-    Attributes
-    ----------
-    models : tuple of ModelSource
-        Zoo names, import strings, files of problems.
-    devices : tuple of DeviceChoice
-        Empty for the devices of a saved problem, else all derived sets.
-    links : tuple of str
-        Links of devices without their own; empty for PCIe.
-    objectives : tuple of tuple of str
-        Empty for that of a saved problem, else the step with a schedule, else the bottleneck.
-    memory_models : tuple of str
-        Empty for that of a saved problem, else inference.
-    planners : tuple of str
-        Keys of ``PLANNERS``, and import strings from the command line.
-    seeds : tuple of int
-        Planners whose answers depend on no seed run once, with seed 0.
-    without : tuple of tuple of str
-        Sets of steps that proving planners leave out; other planners run once.
-    chunks, max_devices, microbatches, schedule : int or str or None
-        None keeps that of a saved problem.
-    recompute : str or None
-        Rule for recomputed operators in training, one of ``RULES`` of
-        :mod:`fx_bridge.costs.recompute`; None keeps that of a saved problem.
-    limits : SweepLimits
-        Limits of every cell.
+    Models are zoo names, import strings, and files of problems. A saved problem keeps its own
+    value where a tuple is empty, or another setting None; other models have all derived sets of
+    devices, PCIe for devices without their own links, the step with a schedule, else the
+    bottleneck, and inference. Planners are keys of ``PLANNERS``, and import strings from the
+    command line; those whose answers depend on no seed run once, with seed 0. Proving planners
+    leave out each set of steps in `without`; others run once. `recompute` is a rule, one of
+    ``RULES`` of :mod:`fx_bridge.costs.recompute`, in training.
     """
 
     models: tuple[ModelSource, ...]
@@ -263,19 +234,10 @@ class SweepSettings:
 def read_sweep(
     path: Path, models: Sequence[ModelSource] = (), planners: Sequence[str] = ()
 ) -> SweepSettings:
-    """Read a sweep.
+    """Read a sweep from a TOML file; its folder is the base of paths in it.
 
-    Parameters
-    ----------
-    path : Path
-        A TOML file; its folder is the base of paths in it.
-    models, planners : sequence of ModelSource, of str
-        Additions from the command line, import strings among them.
-
-    Raises
-    ------
-    PartitionError
-        Naming the file, the key and its allowed values.
+    Models and planners are additions from the command line, import strings among them. Errors name
+    the file, the key and its allowed values.
     """
     table = read_toml(path, "a sweep")
     folder = path.parent

@@ -24,20 +24,11 @@ _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model of a sweep.
+    """A model of a sweep, of the kind ``"zoo"``, ``"code"``, ``"file"`` or ``"generator"``.
 
-    Attributes
-    ----------
-    name : str
-        Name in reports.
-    kind : {"zoo", "code", "file", "generator"}
-        `code` is an import string or a ``*.pt2`` file, from the command line alone.
-    settings : mapping
-        Plain settings of a file or a generator.
-    text : str
-        Content of a file, as JSON.
-    own : PartitionProblem or None
-        The problem of a file or a generator, with its own devices.
+    Code is an import string or a ``*.pt2`` file, from the command line alone. A file has its
+    content as JSON in `text`; files and generators have plain settings, and in `own` their problem
+    with its own devices.
     """
 
     name: str
@@ -83,17 +74,8 @@ def read_model(
 ) -> ModelSource:
     """Read one entry of ``models``, or the option ``--model``.
 
-    Parameters
-    ----------
-    folder : Path
-        Base of relative paths.
-    may_run_code : bool
-        Accept import strings and ``*.pt2`` files, which run code.
-
-    Raises
-    ------
-    PartitionError
-        If the entry names no model, or code where `may_run_code` is False.
+    Relative paths begin at `folder`. Only where it `may_run_code` the entry may be an import string
+    or a ``*.pt2`` file.
     """
     if isinstance(value, dict):
         if "generate" in value:

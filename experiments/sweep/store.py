@@ -25,12 +25,7 @@ from solver.io.json_files import problem_from_json
 class PreparedCase:
     """A case with its problem, or the reason for having none.
 
-    Attributes
-    ----------
-    key : str
-        Key of the request.
-    digest : str or None
-        Digest of the problem, if there is one.
+    `key` is that of the request, `digest` that of the problem, if there is one.
     """
 
     key: str
@@ -41,13 +36,7 @@ class PreparedCase:
 
 @contextlib.contextmanager
 def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
-    """Open or create the file of a sweep for writing.
-
-    Raises
-    ------
-    PartitionError
-        If it is another kind of file, or another run writes to it.
-    """
+    """Open or create the file of a sweep for writing, unless another run writes to it."""
     check_file(Path(path), create=True)
     real = real_path(path)
     with (
@@ -121,11 +110,8 @@ class SweepStore:
     ) -> None:
         """Store the contents of a sweep before its answers.
 
-        Parameters
-        ----------
-        entries : sequence of (str, str or None)
-            Keys of case and cell, in the order of the report; no cell key for a case without
-            cells.
+        `entries` are keys of case and cell, in the order of the report; no cell key for a case
+        without cells.
         """
         with transaction(self._database):
             self._database.execute(
@@ -170,11 +156,6 @@ def load_study(path: str | os.PathLike[str]) -> Study:
     """Return the answers of the last sweep of a file so far.
 
     If cells are missing, the environment holds the number of answered ones.
-
-    Raises
-    ------
-    PartitionError
-        If it is another kind of file, or damaged.
     """
     source = Path(path)
     with contextlib.closing(connect(source, create=False)) as database, readable_errors(source):

@@ -33,10 +33,7 @@ PlanRow = Callable[[CaseKey, PlanningTask, str, SolveLimits], PlannerRow]
 class JobHandler:
     """Handler of jobs: plain data in, plain data out.
 
-    Parameters
-    ----------
-    plan : callable
-        Function with the signature of :func:`experiments.comparison.planner_row.plan_row`.
+    `plan` has the signature of :func:`experiments.comparison.planner_row.plan_row`.
     """
 
     def __init__(self, plan: PlanRow = plan_row) -> None:
