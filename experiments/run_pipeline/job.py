@@ -40,16 +40,10 @@ from solver import PartitionError, PartitionPlan, load_plan
 class RankJob:
     """The checked job of one process.
 
-    Attributes
-    ----------
-    inputs, batch
-        Inputs (args, kwargs) of each microbatch, and of all of them, concatenated.
-    specs : ChunkSpecs or None
-        The split of a batch into microbatches; None for a single one.
-    weights_bytes, stages
-        Bytes of parameters and buffers, and names, of this rank's stages.
-    note : str
-        Reason for which the model was built with weights despite stage files; else empty.
+    `inputs` has (args, kwargs) of each microbatch, and `batch` of all of them, concatenated;
+    `specs` splits a batch into microbatches, and is None for a single one. `weights_bytes` are
+    those of parameters and buffers of this rank's stages, which `stages` names. `note` gives the
+    reason for which the model was built with weights despite stage files; else it is empty.
     """
 
     captured: CapturedGraph

@@ -30,18 +30,10 @@ _RTOL: Final = 1e-4
 class RankReport:
     """The final report of one process.
 
-    Attributes
-    ----------
-    device, runs_on : str
-        Devices of the plan and of this machine.
-    step_ns : tuple of int
-        Durations of the steps in this process.
-    median_step_ns : int
-        Without the first step, in which torch warms up, if there are others.
-    losses : tuple of float
-        Mean over the microbatches of each step, on the last rank in training.
-    max_abs_error, tolerance : float or None
-        Of all outputs and losses against a single process, on the last rank with ``--check``.
+    `device` is of the plan and `runs_on` of this machine. Durations are those of the steps in this
+    process; their median leaves out the first, in which torch warms up, if there are others. The
+    last rank has in training `losses`, the mean over the microbatches of each step, and with
+    ``--check`` `max_abs_error` and `tolerance`, of all outputs and losses against a single process.
     """
 
     rank: int

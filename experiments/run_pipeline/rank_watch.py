@@ -25,15 +25,10 @@ _ANSWER_S: Final = 2.0
 class RankWatch:
     """End this process on a signal, or once its parent has ended.
 
-    Create it before anything slow: it watches the parent at that time.
-
-    Attributes
-    ----------
-    doing : str
-        Current activity of the process, for the message: such as ``"step 3"``.
-    is_first : callable
-        Returns True if this process is the first of the run to report; the others are silent. It
-        may be replaced once the processes can communicate.
+    Create it before anything slow: it watches the parent at that time. `doing` is its current
+    activity, for the message: such as ``"step 3"``. `is_first` returns True if this process is the
+    first of the run to report; the others are silent. It may be replaced once the processes can
+    communicate.
     """
 
     def __init__(self, rank: int, is_first: Callable[[], bool]) -> None:

@@ -26,18 +26,10 @@ _COST_TOLERANCE_MS: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the file.
+    """A node of the file; nodes of one colour share a device.
 
-    Attributes
-    ----------
-    colour : (str, int)
-        Nodes of one colour share a device.
-    accelerator_ns, cpu_ns : int
-        Its times.
-    size_bytes : int
-        Of its weights, rounded up.
-    on_accelerator : bool
-        An accelerator can run it.
+    Its bytes are those of its weights, rounded up. An accelerator can run it if it is
+    `on_accelerator`.
     """
 
     name: str

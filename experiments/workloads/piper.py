@@ -90,18 +90,9 @@ def piper_from_json(
     The unit of time is the second, since sizes are divided by bytes per second. A multiple of 10^9
     bytes, or bytes per second, counts as gigabytes of 2^30 bytes, as in the authors' programs.
 
-    Parameters
-    ----------
-    communication_scale : float
-        Factor of every transfer's time; 1000 if the nodes' times are in milliseconds.
-    max_devices, device_memory_bytes : int, optional
-        Number and memory of the devices, by default those of the file. At most one device for each
-        microbatch is used, as in Piper.
-
-    Raises
-    ------
-    PartitionError
-        In one line that names the field, and the node or edge.
+    `communication_scale` multiplies every transfer's time; it is 1000 if the nodes' times are in
+    milliseconds. Number and memory of the devices are by default those of the file. At most one
+    device for each microbatch is used, as in Piper. An error names the field, and the node or edge.
     """
     scale = read_number(communication_scale, "communication_scale", MAX_TOTAL)
     microbatches = read_integer(read_field(data, "mbsInBatch", ""), "mbsInBatch")
@@ -190,18 +181,11 @@ class _Alternative:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node in whole nanoseconds and bytes.
+    """A node in whole nanoseconds and bytes, by its id.
 
-    Attributes
-    ----------
-    name : str
-        Its id.
-    time_ns, again_ns : int
-        Time forward and backward, and to recompute it.
-    a, b : int
-        It holds a y + b bytes, with y microbatches in flight,
-    again_a, excess : int or None, int
-        or again_a (y - 1) + a + b + excess if it is recomputed; None if it never is.
+    `time_ns` is forward and backward, `again_ns` to recompute it. With y microbatches in flight it
+    holds a y + b bytes, or again_a (y - 1) + a + b + excess if it is recomputed; `again_a` is None
+    if it never is.
     """
 
     name: str

@@ -49,18 +49,9 @@ def load_workload(
 ) -> PartitionProblem:
     """Read a workload in the format of Tarnawski et al. from a path or ``published:NAME``.
 
-    Parameters
-    ----------
-    communication_scale : float
-        Factor of every edge's cost. The published layer graphs have costs in seconds but times in
-        milliseconds; 1000 makes their units consistent.
-    with_host : bool
-        False leaves the CPUs out.
-
-    Raises
-    ------
-    PartitionError
-        In one line that names the file, the field, and the node or edge.
+    `communication_scale` multiplies every edge's cost: the published layer graphs have costs in
+    seconds but times in milliseconds; 1000 makes their units consistent. Without `with_host` the
+    CPUs are left out. An error names the file, the field, and the node or edge.
     """
     read_number(communication_scale, "communication_scale", MAX_TOTAL)
     build = partial(
@@ -73,19 +64,10 @@ def load_workload(
 class InstanceSettings:
     """Options for the instance of a file; formats that lack an option refuse it.
 
-    Attributes
-    ----------
-    communication_scale : float or None
-        Factor of a workload's communication costs; None is 1.
-    with_host : bool
-        False leaves out the CPUs of a workload of Tarnawski et al.
-    with_replicas : bool
-        False allows one device for each stage, as a workload of Piper requires.
-    max_devices : int or None
-        Number of devices of a workload of Piper, by default that of the file. For all other files
-        it is only a limit.
-    device_memory_bytes : int or None
-        Of each device of a workload of Piper, by default that of the file.
+    `communication_scale` is a factor of a workload's communication costs; None is 1. Without the
+    host a workload of Tarnawski et al. has no CPUs; without replicas there is one device for each
+    stage, as a workload of Piper requires. Number and memory of the devices of a workload of Piper
+    are by default those of the file; for all other files `max_devices` is only a limit.
     """
 
     communication_scale: float | None = None

@@ -23,18 +23,11 @@ Inputs = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A named model.
+    """A named model of a family.
 
-    Attributes
-    ----------
-    family : str
-        Kind of model.
-    factory : callable
-        Returns (module, args, kwargs), made on the default device.
-    package : str or None
-        Required Python package besides torch.
-    device : str
-        ``"meta"`` for real sizes without weights, ``"cpu"`` for random weights.
+    `factory` returns (module, args, kwargs), made on the default device. `package` is required
+    besides torch. `device` is ``"meta"`` for real sizes without weights, ``"cpu"`` for random
+    weights.
     """
 
     name: str
@@ -120,12 +113,8 @@ def converted(model: Any, given: dict[str, Any], dtype: str) -> Made:
 def transformers_model(model: str, config: str, settings: Mapping[str, Any]) -> Any:
     """Return a model of transformers, on the default device and without a cache in its outputs.
 
-    Parameters
-    ----------
-    model, config : str
-        Classes of the model and of its configuration.
-    settings : mapping
-        Settings of the configuration; the configuration of a part is (its class, its settings).
+    `model` and `config` are classes. The setting that configures a part is (its class, its
+    settings).
     """
     package = library("transformers")
     given = {
@@ -173,20 +162,10 @@ def from_transformers(
     dtype: str = "float32",
     **settings: Any,
 ) -> Configuration:
-    """Return a model of transformers.
+    """Return a model of transformers, of the class `model`, with the settings of its configuration.
 
-    Parameters
-    ----------
-    model : str
-        Class of the model.
-    inputs : callable
-        Returns the keyword inputs.
-    config : str
-        Class of its configuration, if not the model's own.
-    dtype : str
-        Data type of parameters and inputs.
-    **settings
-        As in :func:`transformers_model`.
+    `inputs` returns the keyword inputs. `config` is the class of its configuration, if not the
+    model's own. Parameters and inputs are of type `dtype`.
     """
     stem = model.partition("For")[0].removesuffix("Model").removesuffix("LMHead")
     build = partial(_build_transformers, model, config or f"{stem}Config", inputs, dtype, settings)

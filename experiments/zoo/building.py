@@ -49,24 +49,13 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A named model.
+    """A named model, described in one line.
 
-    Attributes
-    ----------
-    description : str
-        One line.
-    factory : callable
-        Returns (module, args) or (module, args, kwargs).
-    has_weights : bool
-        False for a model on the meta device, which can be planned and split, not run.
-    extra : str or None
-        Required extra of this distribution.
-    equal_devices : int
-        Number of equal devices derived for it.
-    slack_permille : int
-        Memory of derived devices, per thousand of its need.
-    weight_bytes : callable, optional
-        Returns the bytes of weights as stored, given the module.
+    `factory` returns (module, args) or (module, args, kwargs). A model on the meta device has no
+    weights: it can be planned and split, not run. `extra` is one of this distribution. As many
+    `equal_devices` are derived for it; derived devices have in all `slack_permille` thousandths of
+    the memory that it needs. `weight_bytes` returns the bytes of weights as stored, given the
+    module.
     """
 
     name: str
@@ -114,13 +103,7 @@ def others_code(what: str) -> Iterator[None]:
 
 
 def build_model(spec: ModelSpec) -> LoadedModel:
-    """Build the model of `spec` in evaluation mode, with reproducible random weights.
-
-    Raises
-    ------
-    PartitionError
-        If a library is missing, or the factory raises or returns anything else.
-    """
+    """Build the model of `spec` in evaluation mode, with reproducible random weights."""
     import torch
 
     try:
@@ -206,16 +189,8 @@ def _checked(name: str, made: object) -> LoadedModel:
 def import_named(text: str, what: str, name: str) -> Any:
     """Import the target of an import string, from the current folder too.
 
-    Parameters
-    ----------
-    what, name : str
-        Words of messages for the target, such as ``"model"``, and for the part after the colon,
-        such as ``"factory"``.
-
-    Raises
-    ------
-    PartitionError
-        If it is no import string, or has no target; the message has close matches.
+    In messages `what`, such as ``"model"``, is the target, and `name`, such as ``"factory"``, the
+    part after the colon; that of a missing target has close matches.
     """
     module_name, _, attribute = text.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):

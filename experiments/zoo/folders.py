@@ -29,15 +29,8 @@ _DTYPES: Final = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 def folder_spec(path: str, weights: str | None = None) -> ModelSpec:
     """Return the specification of the model in a folder.
 
-    Parameters
-    ----------
-    weights : str, optional
-        Type in which the weights will be stored; as in the files if left out.
-
-    Raises
-    ------
-    PartitionError
-        If a file is missing or damaged, or the weights are quantised and a type is given.
+    `weights` is the type in which the weights will be stored, by default as in the files; quantised
+    weights take none.
     """
     config = read_config(path)
     method = quantisation(config)

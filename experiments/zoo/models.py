@@ -43,19 +43,11 @@ SAVED_PROBLEM: Final = (".json", ".json.gz")
 def resolve_model(text: str) -> ModelSpec | Path:
     """Return the model specification or the path of a saved problem named by `text`.
 
-    Parameters
-    ----------
-    text : str
-        A zoo name, ``configuration:NAME``, a name of ``CONFIGURATIONS``, an import string
-        ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json`` or
-        ``*.json.gz`` file, ``published:NAME``, a packaged workload, or a folder with the
-        ``config.json`` of transformers. An import string runs that module's code, and a ``*.pt2``
-        file is unpickled.
-
-    Raises
-    ------
-    PartitionError
-        For any other text, with close matches.
+    That is a zoo name, ``configuration:NAME``, a name of ``CONFIGURATIONS``, an import string
+    ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json`` or
+    ``*.json.gz`` file, ``published:NAME``, a packaged workload, or a folder with the
+    ``config.json`` of transformers. An import string runs that module's code, and a ``*.pt2`` file
+    is unpickled. For any other text an error has close matches.
     """
     if text in ZOO:
         return ZOO[text]

@@ -14,22 +14,11 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells of text under a header.
+    """Cells of text under a header, as many in each row as in it.
 
-    Attributes
-    ----------
-    header : tuple of str
-        Names of the columns.
-    rows : tuple of tuple of str
-        Cells, as many in each row as in `header`.
-    text_columns : frozenset of str
-        Columns of words, aligned left; the others hold numbers, aligned right.
-    marked : frozenset of int
-        Indices of rows to emphasise.
-    caption : str
-        A sentence above the table, or empty.
-    anchors : tuple of str
-        Link target of the first cell of each row; or empty.
+    `text_columns` are columns of words, aligned left; the others hold numbers, aligned right.
+    `marked` are indices of rows to emphasise. The caption is a sentence above the table; `anchors`,
+    if any, are link targets of the first cell of each row.
     """
 
     header: tuple[str, ...]
@@ -76,13 +65,7 @@ def tabulated(
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of sentences.
-
-    Attributes
-    ----------
-    entries : tuple of (str, str)
-        Subject, possibly empty, and sentence.
-    """
+    """A list of sentences, each with its subject, which may be empty."""
 
     entries: tuple[tuple[str, str], ...]
 
@@ -106,12 +89,8 @@ class Code:
 class Section:
     """Blocks under a heading.
 
-    Attributes
-    ----------
-    title, short : str
-        Heading, and its entry in the table of contents; no entry if empty.
-    anchor : str
-        Link target, in letters, digits and hyphens; or empty.
+    `short` is its entry in the table of contents, with none if empty; `anchor` a link target, in
+    letters, digits and hyphens, or empty.
     """
 
     title: str

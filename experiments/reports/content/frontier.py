@@ -20,16 +20,9 @@ _Curve: TypeAlias = tuple[int | None, ...]
 class Frontier:
     """The best value of every planner by the memory of a device.
 
-    Attributes
-    ----------
-    model, objective, devices : str
-        Common to all cases: model, first objective, and devices in words without their memory.
-    memory_bytes : tuple of int
-        Memory of each device, ascending.
-    exact : str
-        The exact planner.
-    curves : mapping of str to tuple of int or None
-        By planner, the exact one first: a value for each of `memory_bytes`, None without a plan.
+    All cases have the same model, first objective, and devices, in words without their memory,
+    which is ascending. `curves` has, by planner, the exact one first, a value for each of
+    `memory_bytes`, None without a plan.
     """
 
     model: str

@@ -31,14 +31,8 @@ def slug(text: str) -> str:
 class ReportFiles:
     """Paths of the files beside a report, relative to its folder.
 
-    Attributes
-    ----------
-    stems : dict of CaseKey to str
-        Prefix of all file names of a case.
-    problems, pages : dict of CaseKey to str
-        Problem of a case, and page of its best plan.
-    plans : dict of int to str
-        By row index in the study; equal plans of a case share a file.
+    `stems` are prefixes of all file names of a case, `pages` those of its best plan. Plans are by
+    row index in the study; equal plans of a case share a file.
     """
 
     stems: dict[CaseKey, str] = field(default_factory=dict)

@@ -40,13 +40,8 @@ _CASE: Final[Mapping[str, Callable[[CaseKey], str]]] = {
 def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Table:
     """Return a table of answers, the best of every case marked.
 
-    Parameters
-    ----------
-    rows : sequence of PlannerRow
-        All answers to the cases of the table, in order.
-    names_case : bool
-        Show model and devices. Without them all rows are of one case, and show the reason for a
-        missing plan.
+    `rows` are all answers to the cases of the table, in order. With `names_case` it shows model and
+    devices; otherwise all rows are of one case, and show the reason for a missing plan.
     """
     cases = rows_by_case(rows)
     best = {id(best_row(answers)) for answers in cases.values()}
@@ -89,10 +84,7 @@ def _known(value: int | None, words: Callable[[int], str]) -> str:
 def overview_table(study: Study, *, with_splits: bool = False) -> Table:
     """Return a row for each case: its best plan, the planner that found it, and its proof.
 
-    Parameters
-    ----------
-    with_splits : bool
-        Add the comparison of split models with the original.
+    `with_splits` adds the comparison of split models with the original.
     """
     rows = rows_by_case(study.rows)
     found = [(case, rows.get(case.key, ())) for case in study.cases]

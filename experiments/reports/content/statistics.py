@@ -32,20 +32,11 @@ exists; and any other, without a plan or with one that breaks limits."""
 class Versus:
     """One planner against the exact solver, over the cases given to both.
 
-    Attributes
-    ----------
-    planner : str
-        Name, with the search steps left out.
-    outcomes : mapping of str to int
-        Number of the planner's answers for each of `OUTCOMES`.
-    wins, ties, losses : tuple of CaseKey
-        Both plans are feasible, and the exact solver's is better, equally good, worse.
-    only_reference, only_planner : tuple of CaseKey
-        One of the two plans is feasible.
-    ratios : tuple of float
-        The planner's first objective divided by the exact solver's, where both are positive.
-    median_s : float
-        Median wall time of the planner's answers.
+    `planner` has the search steps left out; `outcomes` counts its answers for each of `OUTCOMES`.
+    In `wins`, `ties` and `losses` both plans are feasible, and the exact solver's is better,
+    equally good, worse; otherwise one of the two is feasible. `ratios` are those of the planner's
+    first objective to the exact solver's, where both are positive. `median_s` is of the wall time
+    of its answers.
     """
 
     planner: str
@@ -70,16 +61,8 @@ class Versus:
 class Comparison:
     """All planners against the exact solver, for the cases of one objective.
 
-    Attributes
-    ----------
-    objective : tuple of str
-        Objective of the cases; values of different objectives are never averaged.
-    reference : str or None
-        The exact solver; None if none was asked, and nothing is compared.
-    exact : tuple of PlannerRow
-        Answers of the exact solver.
-    compared : tuple of Versus
-        One for each other planner.
+    Values of different objectives are never averaged. If no exact solver was asked, `reference` is
+    None, and nothing is compared.
     """
 
     objective: tuple[str, ...]
@@ -137,20 +120,9 @@ def _outcome(row: PlannerRow) -> str:
 def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus, ...]:
     """Compare every other planner, and the best of those that prove nothing, with `reference`.
 
-    Parameters
-    ----------
-    rows : sequence of PlannerRow
-        Of cases with the same objectives.
-
-    Returns
-    -------
-    tuple of Versus
-        In the order of first answers; with several peers, the best of the others is last.
-
-    Notes
-    -----
-    With several seeds a case counts once for each seed, and a planner's only answer stands for
-    every seed.
+    Rows are of cases with the same objectives. The results are in the order of first answers; with
+    several peers, the best of the others is last. With several seeds a case counts once for each
+    seed, and a planner's only answer stands for every seed.
     """
     by_planner: dict[str, list[PlannerRow]] = {}
     for row in rows:

@@ -214,16 +214,9 @@ def make_case(
     plan: str | None,
     page: str | None,
 ) -> Folded:
-    """Return the fold of one case.
+    """Return the fold of one case, with its answers and its outcome in a few words.
 
-    Parameters
-    ----------
-    rows : sequence of PlannerRow
-        Answers to the case.
-    outcome : str
-        Outcome in a few words.
-    problem, plan, page : str or None
-        Files relative to the report, if they exist.
+    `problem`, `plan` and `page` are files relative to the report, if they exist.
     """
     content: list[Block] = [Text(". ".join(_case_facts(case)) + ".")]
     content += [answers_table(rows, names_case=False).without(_LEFT_OUT)] if rows else []

@@ -32,13 +32,7 @@ _FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json(?:\.gz)?")
 
 
 def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, Any]:
-    """Return a study as plain data.
-
-    Parameters
-    ----------
-    files : ReportFiles, optional
-        Paths of problems and plans. Without it the document holds the plans, and no problems.
-    """
+    """Return a study as plain data, with plans but no problems unless `files` has their paths."""
     limits = study.limits
     files = files or ReportFiles()
     return {
@@ -103,10 +97,7 @@ def _row_json(row: PlannerRow, file: str | None) -> dict[str, Any]:
 def read_study(path: str | os.PathLike[str]) -> Study:
     """Read ``results.json`` with the problems and plans beside it.
 
-    Raises
-    ------
-    PartitionError
-        If a field is missing, unknown or of the wrong type, or a problem has another digest.
+    Refuses a field that is missing, unknown or of the wrong type, and a problem of another digest.
     """
     return load_json(path, lambda data: _study(data, Path(path).parent))
 

@@ -20,13 +20,7 @@ from solver.model.text import shortened
 
 
 def prepare_folder(path: str | os.PathLike[str]) -> Path:
-    """Create a report's folder; called before a long run, which a wrong path would lose.
-
-    Raises
-    ------
-    PartitionError
-        If the folder cannot be made or written to.
-    """
+    """Create a report's folder; called before a long run, which a wrong path would lose."""
     if not os.fspath(path):
         raise PartitionError("--out is empty; give --out a folder, such as report/")
     folder = Path(path)
@@ -53,26 +47,12 @@ def write_report(
 ) -> tuple[Path, ...]:
     """Write ``report.html``, ``report.md`` and ``results.json``, and the files that they name.
 
-    Those are in ``problems``, ``plans`` and ``pages``. All files are complete, beside
-    those they replace, before the first is moved into place: a full disk leaves the old report
-    whole. The report comes last, so that it only names existing files (but pages of plans,
-    until the last report). Other files in the folder stay, and unchanged files are not
-    rewritten.
-
-    Parameters
-    ----------
-    is_last : bool
-        No other report follows soon; pages of plans are written with the last one.
-
-    Returns
-    -------
-    tuple of Path
-        ``results.json`` and the report in two formats.
-
-    Raises
-    ------
-    PartitionError
-        If the folder cannot be made or written to.
+    Those are in ``problems``, ``plans`` and ``pages``. All files are complete, beside those they
+    replace, before the first is moved into place: a full disk leaves the old report whole. The
+    report comes last, so that it only names existing files (but pages of plans, until the last
+    report). Other files in the folder stay, and unchanged files are not rewritten. Pages of plans
+    are written with the last report: `is_last` says that no other follows soon. Returns the paths
+    of ``results.json`` and of the report in two formats.
     """
     contents = compose(study, is_last=is_last)
     folder = prepare_folder(path)
