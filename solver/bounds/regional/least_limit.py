@@ -13,7 +13,6 @@ def least_limit(
     high: int,
     *,
     step: int | None = None,
-    growth: int = 2,
     parts: int | None = None,
     clock: Clock = UNLIMITED,
 ) -> int:
@@ -27,8 +26,8 @@ def least_limit(
     `refutes` returns True if no plan has a value of at most the limit, and None if undecided, which
     ends the search. `low` is a known bound, `high` the largest of interest.
 
-    With `step` the first trial is `low`, and others follow at this distance, multiplied by `growth`
-    each time, until one is not refuted: for use where high limits take longer than low ones.
+    With `step` the first trial is `low`, and others follow at this distance, doubled each time,
+    until one is not refuted: for use where high limits take longer than low ones.
     Without it the first trial is `high` - 1. Bisection follows, to an interval of the bound /
     `parts` or, by default, to a single limit. The clock is asked before each trial.
     """
@@ -48,5 +47,5 @@ def least_limit(
             trial = (low + high) // 2
         else:
             trial = min(low + step, high - 1)
-            step *= growth
+            step *= 2
     return low

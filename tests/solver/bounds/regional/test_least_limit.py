@@ -11,11 +11,10 @@ STEPS = (None, 1, 3, 50)
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("growth", [1, 2])
-def test_it_is_the_first_limit_that_is_left(step, growth):
+def test_it_is_the_first_limit_that_is_left(step):
     for low, high in ((0, 1), (0, 40), (7, 30), (5, 5)):
         for least in range(low - 2, high + 3):
-            found = least_limit(least.__gt__, low, high, step=step, growth=growth)
+            found = least_limit(least.__gt__, low, high, step=step)
             assert found == min(max(least, low), high)
 
 
