@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import combinations
 
 from solver.model.checks import did_you_mean
 from solver.model.devices import STAGING_HOST, Device, Link
@@ -119,11 +118,6 @@ class OffloadInstance:
     def device_index(self) -> Mapping[str, int]:
         """Position of every device, by name."""
         return {device.name: index for index, device in enumerate(self.devices)}
-
-    def has_equal_hops(self, phase: int) -> bool:
-        """Return whether activations take as long between any two devices."""
-        pairs = combinations(range(len(self.devices)), 2)
-        return len({self.stage_hop_ns[phase][one][other] for one, other in pairs}) < 2
 
     def value_of(self, time_ns: Fraction) -> Fraction:
         """Return the objective of forwards that take a time, unless it is ``context``."""
