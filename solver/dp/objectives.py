@@ -53,7 +53,9 @@ class Minimiser:
             if not sums and name == "bottleneck":
                 found = self._least_bottleneck(limits)
             elif objective[: position + 1] == ("peak_memory",) and self.problem.memory_grows:
-                found = self._least_peak()
+                sweep = self._sweep
+                peaks = PeakSearch(self.costs, self._sets, sweep.capacity, sweep.spend)
+                found = peaks.minimise()
             else:
                 found = self._sweep.run(Goal(sums, largest, dict(limits)))
             if found is None:
@@ -63,10 +65,6 @@ class Minimiser:
                 limits[largest] = float(values[largest])
         assert found is not None
         return found, tuple(values[name] for name in objective)
-
-    def _least_peak(self) -> Solution | None:
-        sweep = self._sweep
-        return PeakSearch(self.costs, self._sets, sweep.capacity, sweep.spend).minimise()
 
     def _least_bottleneck(self, limits: Mapping[str, float]) -> Solution | None:
         sweep = self._sweep

@@ -119,16 +119,10 @@ class PhaseSearch:
         other = least if limited == runs else job.merged(limited, job.token_phase)
         asked = (runs,) if limited == runs else (runs, limited)
         terms = [[(job.phases[name], count) for name, count in own.items()] for own in asked]
-        return LimitedChain(least, other, self._held(job, runs, least), terms)
-
-    def _held(
-        self, job: Job, runs: Mapping[str, int], merged: PartitionProblem
-    ) -> list[PartitionProblem]:
-        """Return the problems whose memory limits apply to some runs; one of them is given."""
-        if merged.memory_model == "weights":
-            # All phases hold the same.
-            return [merged]
-        return [job.merged(runs, phase) for phase in job.phases]
+        # With weights alone all phases hold the same.
+        is_same = least.memory_model == "weights"
+        held = [least] if is_same else [job.merged(runs, phase) for phase in job.phases]
+        return LimitedChain(least, other, held, terms)
 
     def _within_all(self, job: Job, asked: PartitionProblem, clock: Clock) -> PartitionPlan | None:
         """Return a plan that fits all phases, by leaving as much free as others need more."""
