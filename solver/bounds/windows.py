@@ -168,17 +168,9 @@ class StageBounds:
     ) -> StageWindows:
         """Return the positions that each unit can have in any plan within the limits.
 
-        Parameters
-        ----------
-        slots : int
-            Number of devices in a chunk.
-        bottleneck_ns : int, optional
-            The limit on the bottleneck of plans.
-        order : sequence of Device, optional
-            The device of each slot; by default the best devices come first from either end.
-        chunks : int
-            Number of chunks. The memory of a device counts once, however many of its chunks come
-            before a position.
+        A chunk has `slots` devices. The memory of a device counts once, however many of its chunks
+        come before a position. The bottleneck of plans is at most `bottleneck_ns`. `order` has the
+        device of each slot; by default the best devices come first from either end.
         """
         if order is None:
             memory = sorted(map(capacity_bytes, self._devices), reverse=True)[:slots]
