@@ -45,11 +45,7 @@ class PhaseSearch:
     """
 
     def __init__(
-        self,
-        job: Job,
-        limits: SolveLimits,
-        solver: str = "auto",
-        without: Collection[str] = (),
+        self, job: Job, limits: SolveLimits, solver: str, without: Collection[str]
     ) -> None:
         self._phases, self._limits = list(job.phases), limits
         self.solver, self._without = solver, without

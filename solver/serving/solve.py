@@ -86,11 +86,7 @@ class ServingSearch:
     """One search, with the time that all of its parts have together."""
 
     def __init__(
-        self,
-        job: Job,
-        limits: SolveLimits,
-        solver: str = "auto",
-        without: Collection[str] = (),
+        self, job: Job, limits: SolveLimits, solver: str, without: Collection[str]
     ) -> None:
         self._job = job
         self._search = PhaseSearch(job, limits, solver, without)
