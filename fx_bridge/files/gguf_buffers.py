@@ -34,20 +34,12 @@ def compute_buffer_bytes(
     pipelined: bool = True,
     layers: Collection[int] | None = None,
 ) -> int:
-    """Return an upper estimate of the compute buffer of a device.
+    """Return an upper estimate of the compute buffer of a device with some layers, by default all.
 
-    Parameters
-    ----------
-    context, ubatch : int
-        Positions of the caches (``-c``), and tokens that are computed together (``-ub``).
-    flash : bool
-        True with fused attention (``-fa on``), which keeps no scores.
-    has_output : bool
-        True if the device has the output, and so the logits of these tokens.
-    pipelined : bool
-        True if several devices have all layers, without ``-ot``: then inputs are held four times.
-    layers : collection of int, optional
-        Layers of the device; all by default.
+    `context` is the positions of the caches (``-c``), `ubatch` the tokens that are computed
+    together (``-ub``). Fused attention (`flash`, ``-fa on``) keeps no scores. A device that has the
+    output has the logits of these tokens. If several devices have all layers, without ``-ot``, they
+    are `pipelined`: inputs are held four times.
     """
     context = padded_positions(context)
     ubatch = min(ubatch, context)
@@ -114,18 +106,11 @@ def _peak_bytes(
 class _Results:
     """Intermediate results of one token in a layer, or the most of several layers, in floats.
 
-    Attributes
-    ----------
-    attention, keys_values : int
-        Before the matrices after attention, with the keys and values; these alone.
-    feed, largest : int
-        Of the matrices after attention; the largest of them.
-    routed : int
-        Of the experts, before they are added up.
-    state_bytes : int
-        State of a sequence.
-    latent, cast : int
-        Entries of a position in a cache that is copied without fused attention, and with it.
+    `attention` is of those before the matrices after attention, with the keys and values, and
+    `keys_values` of these alone; `feed` of those of the matrices after attention, the `largest` of
+    them; `routed` of those of the experts, before they are added up. `state_bytes` is the state of
+    a sequence. `latent` and `cast` are entries of a position in a cache that is copied without
+    fused attention, and with it.
     """
 
     attention: int = 0

@@ -39,14 +39,9 @@ _SPLIT: Final = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Metadata and tensors of a model in one or several files.
+    """Metadata and tensors of a model in one or several files, of which `path` is the first.
 
-    Attributes
-    ----------
-    path : str
-        Of the first file.
-    metadata : mapping of str to object
-        Without texts in arrays, such as the tokens of a vocabulary: those are numbers of entries.
+    Texts in arrays, such as the tokens of a vocabulary, are numbers of entries in the metadata.
     """
 
     path: str
@@ -57,10 +52,7 @@ class GgufHeader:
 def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
     """Read the header of a model, and those of its other parts if it is split into files.
 
-    Raises
-    ------
-    PartitionError
-        If the file, or a part, is missing, no GGUF file, cut off, or inconsistent.
+    A part that is missing, no GGUF file, cut off, or inconsistent is refused.
     """
     parts = list(_parts(Path(path)))
     found = [_Reader.read(part) for part in parts]

@@ -43,16 +43,8 @@ _STATE_BYTES: Final = 4
 class CacheRule:
     """Bytes that the cache of a layer takes.
 
-    Attributes
-    ----------
-    position_bytes : Fraction
-        Of one position of one sequence.
-    entries : int
-        Of one position.
-    most_positions : int or None
-        Length of the window, if there is one.
-    state_bytes : int
-        Of one sequence, at any position.
+    `position_bytes` and `entries` are those of one position of one sequence; `state_bytes` those of
+    one sequence, at any position. `most_positions` is the length of the window, if there is one.
     """
 
     position_bytes: Fraction = Fraction()
@@ -68,14 +60,9 @@ class CacheRule:
 
 @dataclass(frozen=True, slots=True)
 class HalfLayer:
-    """One half of a layer, the embedding, or the output.
+    """One half of a layer, the embedding, or the output: tensors as stored.
 
-    Attributes
-    ----------
-    tensors : tuple of StoredTensor
-        As stored.
-    cache : CacheRule
-        Of attention, or of a state.
+    `cache` is that of attention, or of a state.
     """
 
     name: str
@@ -104,28 +91,18 @@ class HalfLayer:
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
-    """A language model in a file.
+    """A language model in a file, of an architecture as llama.cpp calls it.
 
-    Attributes
-    ----------
-    architecture : str
-        As llama.cpp calls it.
-    embedding, output : HalfLayer
-        The output is the last norm and the head, whose weights are again those of the embedding if
-        the file has none.
-    layers : tuple of (HalfLayer, HalfLayer)
-        Attention or a state, and the feed-forward half; the second has no tensors where a layer is
-        undivided. Blocks for the prediction of several tokens count as layers, without tensors:
-        llama.cpp deals them out with the others, and loads none of them by default.
-    experts, experts_used : int
-        Of a layer with experts, and those that a token chooses; 0 without.
-    width, vocabulary, heads, head_width : int
-        Entries of the residual stream, tokens that are told apart, heads of attention, and entries
-        of the key and the value of a head.
-    longest_context : int
-        Positions that the model was trained for.
-    cache_types : tuple of (str, str)
-        Types of the entries of keys and values.
+    `output` is the last norm and the head, whose weights are again those of the embedding if the
+    file has none. `layers` are halves: attention or a state, and the feed-forward half, which has
+    no tensors where a layer is undivided. Blocks for the prediction of several tokens count as
+    layers, without tensors: llama.cpp deals them out with the others, and loads none of them by
+    default.
+
+    `experts` and `experts_used` are those of a layer, and those that a token chooses; 0 without.
+    `width` is the entries of the residual stream, `vocabulary` the tokens that are told apart,
+    `heads` those of attention, and `head_width` the entries of the key and the value of a head. The
+    model was trained for `longest_context` positions. `cache_types` are of keys and of values.
     """
 
     path: str
@@ -164,15 +141,8 @@ def gguf_model(
 ) -> GgufModel:
     """Return the layers of the model in a file.
 
-    Parameters
-    ----------
-    cache_type_k, cache_type_v : str
-        Types of the entries of keys and values, one of `GGML_CACHE_TYPES`.
-
-    Raises
-    ------
-    PartitionError
-        If the metadata lack a number, or tensors are no model of layers.
+    Entries of keys and values are of types among `GGML_CACHE_TYPES`. Metadata that lack a number
+    are refused, and tensors that are no model of layers.
     """
     check_choice(cache_type_k, GGML_CACHE_TYPES, "--cache-type-k")
     check_choice(cache_type_v, GGML_CACHE_TYPES, "--cache-type-v")

@@ -17,18 +17,9 @@ from solver.model.text import shortened, shown
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file.
+    """A tensor of a file, with its name and shape as there, and its bytes as stored.
 
-    Attributes
-    ----------
-    name : str
-        As in the file.
-    type : str
-        Such as ``"Q4_K"``.
-    shape : tuple of int
-        As in the file; GGUF has the fastest dimension first.
-    size_bytes : int
-        Bytes as stored.
+    The type is such as ``"Q4_K"``; in GGUF the fastest dimension is first.
     """
 
     name: str
@@ -46,10 +37,8 @@ class StoredTensor:
 def mapped(path: str | os.PathLike[str], wanted: str) -> Iterator[mmap.mmap]:
     """Map a file.
 
-    Raises
-    ------
-    PartitionError
-        If it is missing, empty, or a pointer to a file; the message asks for what is `wanted`.
+    If it is missing, empty, or a pointer to a file, the error asks for the content that is
+    `wanted`.
     """
     check_file(path, wanted)
     where = shortened(path)

@@ -44,12 +44,8 @@ def quantisation(config: Mapping[str, Any]) -> str | None:
 def read_tensors(folder: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     """Return the tensors of all safetensors files of a folder, without reading any weight.
 
-    The files are those of ``model.safetensors.index.json``, or ``model.safetensors``.
-
-    Raises
-    ------
-    PartitionError
-        If a file is missing or damaged, or two of them hold a tensor of one name.
+    The files are those of ``model.safetensors.index.json``, or ``model.safetensors``. A missing or
+    damaged file is refused, and two that hold a tensor of one name.
     """
     found: dict[str, StoredTensor] = {}
     for file in _files(Path(folder)):

@@ -32,13 +32,7 @@ _BITS: Final = re.compile(r"[A-Z]+(\d+)")
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
-    """Read the header of a safetensors file.
-
-    Raises
-    ------
-    PartitionError
-        If the file is missing, no safetensors file, cut off, or inconsistent.
-    """
+    """Read the header of a safetensors file; refuse one that is cut off or inconsistent."""
     where = shortened(path)
     with mapped(path, "a safetensors file") as data:
         length = int.from_bytes(data[:_LENGTH_BYTES], "little")

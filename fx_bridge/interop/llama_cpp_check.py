@@ -26,19 +26,9 @@ def check_by_engine(
 
     They are those of weights, caches and intermediate results, each rounded up to MiB.
 
-    Parameters
-    ----------
-    line : sequence of str
-        Arguments with the model, such as ``["-m", "m.gguf", "-c", "4096", "-ngl", "all"]``.
-    program : str
-        Name or path of ``llama-fit-params``.
-    seconds : float
-        Limit of time.
-
-    Raises
-    ------
-    PartitionError
-        If the program is missing, fails, or takes too long.
+    They are those of weights, caches and intermediate results, each rounded up to MiB. `line` has
+    the arguments with the model, such as ``["-m", "m.gguf", "-c", "4096", "-ngl", "all"]``;
+    `program` is the name or path of ``llama-fit-params``, which may take `seconds`.
     """
     path = shutil.which(program)
     if path is None:
