@@ -46,11 +46,8 @@ class LayerCache(nn.Module):
 class KeyValueCache(LayerCache):
     """Keys and values of attention, of shape ``[batch, heads, positions, width]``.
 
-    Parameters
-    ----------
-    limit : int, optional
-        Most positions that a call of its layer attends to, as with a sliding window. A longer
-        sequence keeps the latest `limit` positions, each at its position modulo `limit`.
+    `limit` is the most positions that a call of its layer attends to, as with a sliding window. A
+    longer sequence keeps the latest `limit` positions, each at its position modulo `limit`.
     """
 
     keys: torch.Tensor
@@ -100,18 +97,9 @@ def layer_caches(
 ) -> list[LayerCache]:
     """Return an empty cache for every layer of a model.
 
-    Parameters
-    ----------
-    argument : str
-        Name of the model's argument for its cache.
-    chunk : int
-        Most tokens of a call. A layer with a sliding window keeps ``chunk - 1`` positions more
-        than its window.
-
-    Raises
-    ------
-    PartitionError
-        If a layer has an unsupported type of cache, or the model does not run with a StaticCache.
+    `argument` is the name of the model's argument for its cache, `chunk` the most tokens of a call:
+    a layer with a sliding window keeps ``chunk - 1`` positions more than its window. A layer with
+    another type of cache is refused, and a model that does not run with a StaticCache.
     """
     try:
         sizes = _probe(model, batch, context, argument)

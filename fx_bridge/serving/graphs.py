@@ -35,17 +35,8 @@ from solver.model.job import Host, Job
 class ServingGraphs:
     """Graphs of a served model, captured for each context on demand.
 
-    Parameters
-    ----------
-    model, request, devices, whole_layers, engine, placement, costs, host, weight_bytes
-        See :class:`fx_bridge.serving.planner.ServingPlanner`.
-
-    Attributes
-    ----------
-    step : ServeStep
-        Step with the context of the request.
-    graphs : mapping of int to CapturedGraph
-        Graphs of that step, by the number of tokens per call.
+    Arguments are as for :class:`fx_bridge.serving.planner.ServingPlanner`. `step` has the context
+    of the request, and `graphs` are its graphs, by the number of tokens per call.
     """
 
     def __init__(
@@ -94,10 +85,7 @@ class ServingGraphs:
     def job(self, *, grows: bool = False) -> Job:
         """Return the job of the request.
 
-        Parameters
-        ----------
-        grows : bool
-            Include the growth of values with the context, if they count as memory.
+        If it `grows`, it has the growth of values with the context, if they count as memory.
         """
         request, own, host = self._request, self.phases(self._request.context), self._host
         units: dict[str, tuple[str, ...]] = {}

@@ -18,16 +18,10 @@ _BEFORE, _AFTER = "before the layers", "after the layers"
 
 @dataclass(frozen=True, slots=True)
 class HalfLayer:
-    """Operators that share one mode.
+    """Operators that share one mode, by name in execution order.
 
-    Attributes
-    ----------
-    operators : tuple of str
-        Names in execution order.
-    layer : str or None
-        Path of their layer; None before the first layer and after the last.
-    has_experts : bool
-        True if they read weights of a mixture of experts.
+    `layer` is the path of their layer; None before the first layer and after the last.
+    `has_experts` says that they read weights of a mixture of experts.
     """
 
     operators: tuple[str, ...]

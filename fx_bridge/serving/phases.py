@@ -77,17 +77,8 @@ def check_prompt(graphs: Mapping[int, CapturedGraph], calls: Mapping[int, int]) 
 
     Some recurrent layers of transformers read their state only in calls of one token.
 
-    Parameters
-    ----------
-    graphs : mapping of int to CapturedGraph
-        Graphs by the number of tokens.
-    calls : mapping of int to int
-        Number of calls of each graph for a prompt.
-
-    Raises
-    ------
-    PartitionError
-        If a later chunk would not read the state that an earlier one wrote.
+    Some recurrent layers of transformers read their state only in calls of one token. `calls` has
+    the number of calls of each graph for a prompt.
     """
     parts = {tokens: count for tokens, count in calls.items() if tokens > 1}
     if sum(parts.values()) < 2:

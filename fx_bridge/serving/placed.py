@@ -111,24 +111,11 @@ def place_step(
 ) -> PlacedStep:
     """Put the stages of all graphs of a step on their devices.
 
-    Parameters
-    ----------
-    graphs : mapping of int to CapturedGraph
-        A result of :func:`fx_bridge.serving.phases.capture_phases`.
-    plan : PartitionPlan
-        Plan of the operators of all graphs. A stage with a streamed operator is streamed; caches
-        stay on their devices.
-    devices : optional
-        See :func:`fx_bridge.placement.model.place`; a mapping may include unused devices.
-    context : int
-        Positions of a sequence of the step.
-    slots : int
-        See :func:`fx_bridge.placement.model.place`.
-
-    Raises
-    ------
-    PartitionError
-        If the plan leaves an operator out, or a device is not on this machine.
+    `graphs` are of :func:`fx_bridge.serving.phases.capture_phases`, and `plan` is of the operators
+    of them all. A stage with a streamed operator is streamed; caches stay on their devices. A
+    sequence of the step has `context` positions. `devices`, in which a mapping may include unused
+    ones, and `slots` are as in :func:`fx_bridge.placement.model.place`. A plan that leaves an
+    operator out is refused, and a device that is not on this machine.
     """
     splits, streamed = [], set[str]()
     for captured in graphs.values():

@@ -38,18 +38,10 @@ def stored_bytes(model: Any, tensors: Iterable[StoredTensor]) -> dict[str, int]:
     loaded in the type of the model. What transformers would not load, such as layers for the
     prediction of several tokens, does not count.
 
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Of the configuration beside the files; its weights may be on the meta device.
+    `model` is of the configuration beside the files; its weights may be on the meta device. A
+    weight without a tensor, or with one of another size, is refused, and files of which most bytes
+    are of no weight.
 
-    Raises
-    ------
-    PartitionError
-        If a weight has no tensor, or one of another size, or most bytes are of no weight.
-
-    Notes
-    -----
     Names are mapped as transformers does when it loads
     (``transformers.core_model_loading.rename_source_key``), so that experts in one tensor have the
     bytes of all that are stored apart.
@@ -143,22 +135,13 @@ def _names_of_weight(name: str) -> Iterator[str]:
 def bytes_as(model: Any, stored: StoredType) -> dict[str, int]:
     """Return the bytes of every weight of a model of transformers, stored as a type.
 
-    Parameters
-    ----------
-    stored : StoredType
-        Of :func:`fx_bridge.files.stored_types.weight_type`.
+    The type is of :func:`fx_bridge.files.stored_types.weight_type`. Another model is refused, and
+    weights that are quantised already.
 
-    Raises
-    ------
-    PartitionError
-        If it is another model, or weights are quantised already.
-
-    Notes
-    -----
-    A type of ggml holds the matrices of linear layers and experts, and the embedding. The head,
-    and an embedding that is the head, are Q6_K, or Q8_0 with Q8_0, or Q5_K with types below three
-    bits; floating types hold them too. Where a row has no whole number of blocks, the type is the
-    next larger one of 32 entries, else F16. Vectors and routers are F32. That is
+    A type of ggml holds the matrices of linear layers and experts, and the embedding. The head, and
+    an embedding that is the head, are Q6_K, or Q8_0 with Q8_0, or Q5_K with types below three bits;
+    floating types hold them too. Where a row has no whole number of blocks, the type is the next
+    larger one of 32 entries, else F16. Vectors and routers are F32. That is
     ``llama_tensor_get_type`` of llama.cpp (``src/llama-quant.cpp``, 2026). Q4_K_M and Q5_K_M store
     values of attention and the last matrix of the feed-forward half in Q6_K in the first and last
     eighth of the layers and in each third layer between. Exceptions for models of 70B, of eight

@@ -16,22 +16,11 @@ def plan_of_model(
 ) -> PartitionPlan:
     """Return the plan of a model that keeps the modules where a plan of its step has them.
 
-    Chunks and modes come from the stages of the step's plan.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
-        The model, captured without caches.
-    step : CapturedGraph
-        A step of the model, planned by `plan`.
-
-    Returns
-    -------
-    PartitionPlan
-        An operator that occurs in both graphs, in the same module call, has the same stage in
-        both. Any other operator is in the stage of the operator before it, within the innermost
-        module that has a known one. Operators that read from a later stage, or are colocated with
-        one of it, move to that stage.
+    `captured` is without caches. Chunks and modes come from the stages of the step's plan. An
+    operator that occurs in both graphs, in the same module call, has the same stage in both. Any
+    other operator is in the stage of the operator before it, within the innermost module that has a
+    known one. Operators that read from a later stage, or are colocated with one of it, move to that
+    stage.
     """
     known = {own: plan.stage_index[name] for own, name in same_operators(step, captured).items()}
     found = _pulled_back(captured, {**_beside_others(captured, known), **known})
