@@ -19,7 +19,7 @@ from solver import (
     Weight,
 )
 from solver.dp.sweep import GaveUp
-from solver.model.job import Host, Job
+from solver.model.job import Job
 from solver.serving.contexts import Contexts
 from solver.serving.metrics import evaluate_phases, metrics_of
 from solver.serving.solve import solve_job
@@ -310,5 +310,3 @@ def test_what_cannot_be_asked():
         serving.replace(objective="speed")
     with pytest.raises(PartitionError, match="is for the objective 'token', not 'request'"):
         serving.replace(objective="request", first_token_limit_ns=5)
-    with pytest.raises(PartitionError, match="first_token_limit_ns is for plans without a host"):
-        serving.replace(objective="token", first_token_limit_ns=5, host=Host())
