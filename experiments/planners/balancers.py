@@ -39,26 +39,10 @@ def pipedream_cut(time_ns: Ints, transfer_ns: Ints, machines: int) -> list[int]:
     The bytes across a cut stand for a_i, also where layers are no chain, and count once where no
     gradients return. The recurrence ignores memory and assumes equal machines.
 
-    Parameters
-    ----------
-    time_ns : array of int64
-        Time of each layer.
-    transfer_ns : array of int64
-        Transfer time of the cut before each layer; the first entry is ignored.
-    machines : int
-        Most stages; among equally fast numbers of stages the least is taken.
+    The first of `transfer_ns`, the transfer times of the cuts before the layers, is ignored. There
+    are at most `machines` stages; among equally fast numbers of stages the least is taken. This
+    takes O(machines * layers**2) time and O(machines * layers) memory.
 
-    Returns
-    -------
-    list of int
-        End of each stage.
-
-    Notes
-    -----
-    Takes O(machines * layers**2) time and O(machines * layers) memory.
-
-    Examples
-    --------
     >>> pipedream_cut(np.array([4, 1, 1, 4]), np.array([0, 9, 2, 9]), 2)
     [2, 4]
     """
@@ -113,15 +97,9 @@ def partition_balanced(weights: Ints, parts: int) -> list[int]:
     Later releases minimise the difference of the largest and the smallest sum instead (DeepSpeed,
     pull request 4312).
 
-    Parameters
-    ----------
-    weights : array of int64
-        Non-negative weight of each layer.
-    parts : int
-        Number of stages; every stage takes as much as it can, so the last ones may be empty.
+    Weights are not negative. Each of the `parts` takes as much as it can, so the last ones may be
+    empty.
 
-    Examples
-    --------
     >>> partition_balanced(np.array([1, 2, 3, 4, 5]), 2)
     [3, 5]
     """
@@ -155,27 +133,14 @@ def block_partition(costs: Ints, parts: int) -> list[int]:
     numbers between 0 and 1 has a partition into k blocks whose sums differ by at most 1, found by
     moving one element at a time into a smallest block from its neighbour.
 
-    Parameters
-    ----------
-    costs : array of int64
-        Cost of each layer.
-    parts : int
-        At most the number of layers.
+    There are at most as many parts as layers. With the least cost subtracted from every cost, the
+    sums of two blocks differ by at most the largest remaining cost; the largest sum need not be
+    minimal.
 
-    Returns
-    -------
-    list of int
-        Ends of the blocks. With the least cost subtracted from every cost, the sums of two blocks
-        differ by at most the largest remaining cost; the largest sum need not be minimal.
-
-    Notes
-    -----
     torchgpipe scales costs to [0, 1] first; here they stay integers, and the bound of 1 becomes
     their range, without rounding. Of several smallest blocks the one closest to the largest is
     taken, as in the paper, so an empty block never has to give an element.
 
-    Examples
-    --------
     >>> block_partition(np.array([1, 2, 3, 4, 5, 6]), 2)
     [4, 6]
     """

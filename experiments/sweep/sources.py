@@ -85,7 +85,7 @@ def read_model(
         raise PartitionError(f"{where} is {shown(value)}; {_EXAMPLE}")
     if value in ZOO:
         return ModelSource(value, "zoo")
-    if _is_file(value):
+    if value.startswith(PREFIX) or value.lower().endswith(SAVED_PROBLEM):
         return _read_file({"file": value}, where, folder)
     if value.lower().endswith(".pt2") or ":" in value:
         if may_run_code:
@@ -100,10 +100,6 @@ def read_model(
         )
     hint = did_you_mean(value, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(f"{where}: model {value!r} is unknown; {hint}")
-
-
-def _is_file(text: str) -> bool:
-    return text.startswith(PREFIX) or text.lower().endswith(SAVED_PROBLEM)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from solver import (
     PartitionError,
 )
 from solver.model.checks import check_choice
-from solver.model.job import SERVING_OBJECTIVES, Host, Job, ServingObjective
+from solver.model.job import SERVING_OBJECTIVES, Host, ServingObjective
 from solver.offload.contexts import OffloadResult
 from solver.offload.instance import OffloadInstance
 from solver.serving.captured import solve_captured_context
@@ -145,7 +145,10 @@ class ServingPlanner:
         graphs, made = self._graphs, HostedPlan if job.host else ServingPlan
         solved: ServingResult | OffloadResult
         if self._engine is not None:
-            solved = self._host_first(job, self._engine, search)
+            check_search(self._engine, search.solver, search.without, first_token_limit_ns)
+            instance = OffloadInstance.of(job)
+            model = HostWordsModel.of(graphs.graphs, instance, job.batch, self._engine)
+            solved = model.solve(search.limits)
         elif objective == "context" and job.others:
             solved = solve_captured_context(
                 job,
@@ -158,13 +161,6 @@ class ServingPlanner:
         else:
             solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
         return made(graphs.step, graphs.graphs, self._request, job, solved, self._experts_read)
-
-    def _host_first(self, job: Job, engine: str, search: Search) -> OffloadResult:
-        """Return the best plan with a host that an engine can run."""
-        check_search(engine, search.solver, search.without, job.first_token_limit_ns)
-        instance = OffloadInstance.of(job)
-        model = HostWordsModel.of(self._graphs.graphs, instance, job.batch, engine)
-        return model.solve(search.limits)
 
 
 def plan_serving(
