@@ -115,6 +115,10 @@ class Transfers:
         """The devices that pay for their sends and receives."""
         return tuple(filter(self.pays, self._problem.devices))
 
+    def passes_on(self, net: Net, leaves: bool) -> bool:
+        """Return True if a stage that receives a net passes it on, where readers may be behind."""
+        return self.hops and (leaves or net.is_output)
+
     def paid(self, readers: list[int]) -> list[int]:
         """Return the readers for which the producer pays, of those on other devices, in order.
 

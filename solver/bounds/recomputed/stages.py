@@ -196,7 +196,7 @@ class RecomputedStages:
             if net.producer < 0 or made not in (BEFORE, INSIDE):
                 continue
             leaves = bool((there == BEHIND).any()) or (net.is_output and has_next)
-            passes = transfers.hops and made == BEFORE and (leaves or net.is_output)
+            passes = made == BEFORE and transfers.passes_on(net, leaves)
             if passes or (made == BEFORE and (there == INSIDE).any()):
                 time_ns += received_ns
             if leaves and (passes or made == INSIDE):
