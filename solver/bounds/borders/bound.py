@@ -23,8 +23,6 @@ from solver.presolve.instance import Instance
 class BorderBound(DestructiveBound):
     """Lower bounds from listed borders; parameters of its base.
 
-    Notes
-    -----
     Proof. Take a plan of at most T, and leave out all units that are not on the spine; that raises
     neither a load nor memory (:mod:`solver.bounds.regional.spine`). Its stages with units left use
     some set of devices in some order. By :mod:`solver.bounds.borders.steps` the front of each set

@@ -17,27 +17,15 @@ _PEAK_HORIZON = 1.0
 class Horizons:
     """Levels of bounds on a stage, each for stages whose ends are farther apart.
 
-    Parameters
-    ----------
-    places : Regions
-        Of the spine.
-    average_ns : int
-        The average load of a device.
-    lives : LiveBytes or None
-        The live storages; None if they do not count.
-    relayed : bool
-        Values hop over every border: one level has all stages.
+    `places` are the regions of the spine, `average_ns` is the average load of a device, and `lives`
+    is None if live storages do not count. If `relayed`, values hop over every border: one level has
+    all stages.
 
-    Attributes
-    ----------
-    ahead, behind : list of Ints
-        By level and region: the articulation units up to which values are certainly received, and
-        from which on they are certainly sent, h and g of
-        :class:`~solver.bounds.borders.tables.BorderList`.
-    last_invalid : list of Ints
-        By level and region before, plus 1: the last region of ends too close for the level.
-    first_live : list of int
-        By level: the least live bytes of a stage that starts with the graph.
+    By level and region, `ahead` has the articulation units up to which values are certainly
+    received, and `behind` those from which on they are certainly sent: h and g of
+    :class:`~solver.bounds.borders.tables.BorderList`. By level and region before, plus 1,
+    `last_invalid` has the last region of ends too close for the level; `first_live` has by level
+    the least live bytes of a stage that starts with the graph.
     """
 
     def __init__(

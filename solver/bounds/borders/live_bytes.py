@@ -17,12 +17,7 @@ _NEARLY = 0.9
 class LiveBytes:
     """Storages of the units of a spine, and the most bytes of them live at one time.
 
-    Parameters
-    ----------
-    kept : sequence of int
-        Units of its spine.
-    places : Regions
-        Of the spine.
+    `kept` are the units of the spine, `places` its regions.
     """
 
     def __init__(self, units: Instance, kept: Sequence[int], places: Regions) -> None:
@@ -39,13 +34,7 @@ class LiveBytes:
         self._change = np.stack([size, -size])
 
     def behind(self, ahead: Ints) -> Ints:
-        """Return, by region, the most live bytes of units behind it up to an articulation unit.
-
-        Parameters
-        ----------
-        ahead : Ints
-            The articulation unit, by region.
-        """
+        """Return, by region, the most live bytes of units behind it up to an articulation unit."""
         return self._most(2 * np.arange(self._places.count) + 2, 2 * ahead + 1)
 
     def at_first(self, ahead: int) -> int:
@@ -55,15 +44,8 @@ class LiveBytes:
     def peaks(self, away_ns: int) -> Ints:
         """Return the articulation units after the largest live sets ahead.
 
-        Parameters
-        ----------
-        away_ns : int
-            The farthest region that counts.
-
-        Returns
-        -------
-        Ints, shape (regions + 1,)
-            For the empty set, then by region. Never descends.
+        Regions farther away than `away_ns` do not count. The result, for the empty set and then by
+        region, never descends.
         """
         places = self._places
         regions = np.arange(places.count)

@@ -17,14 +17,8 @@ from solver.presolve.instance import Instance
 class SideValue:
     """The least transfer to every stage with one of `readers`, if `first` is on an earlier stage.
 
-    Attributes
-    ----------
-    first : int
-        A unit of the spine, by its index there.
-    readers : tuple of int
-        Others, ascending.
-    time_ns, held_bytes : int
-        Least time of one transfer, and least bytes of it on a stage with a reader.
+    `first` and the readers, ascending, are units of the spine by their index there. `time_ns` is
+    the least time of one transfer, `held_bytes` are the least bytes of it on a stage with a reader.
     """
 
     first: int
@@ -36,15 +30,8 @@ class SideValue:
 def side_values(units: Instance, kept: Sequence[int]) -> tuple[SideValue, ...]:
     """Return values from outside `kept`; a stage receives all of which it has readers.
 
-    Parameters
-    ----------
-    units : Instance
-        With direct transfers.
-    kept : sequence of int
-        The units of the spine, ascending.
+    Transfers are direct; `kept` are the units of the spine, ascending.
 
-    Notes
-    -----
     The nets from outside the spine make a forest: net b follows net a if the producer of b reads a,
     and nothing else. Take a tree of it, with root net n of unit s, and the units of the spine that
     read its nets. Let `first` be one of them and S_{k-1}, the units of the stages before stage k,

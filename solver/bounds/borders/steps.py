@@ -23,12 +23,8 @@ _UNLIMITED = 1 << 60
 class Front:
     """The borders at which stages may have ended, as far as they matter to the next stage.
 
-    Attributes
-    ----------
-    borders, start_ns, start_bytes : tuple of Ints
-        The staircase of each level: time ascends, bytes descend.
-    work, held_bytes, region : int
-        The largest of any border reached.
+    The staircase of each level has time ascend and bytes descend. `work`, `held_bytes` and `region`
+    are the largest of any border reached.
     """
 
     borders: tuple[Ints, ...]
@@ -42,13 +38,8 @@ class Front:
 class BorderSteps:
     """Steps from front to front.
 
-    Parameters
-    ----------
-    bottleneck_ns : int
-        The most time of any stage.
+    No stage takes more than `bottleneck_ns`.
 
-    Notes
-    -----
     Proof that fronts lose nothing. Let S_{k-1} and S_k be the units of the stages before stage k,
     and with it. Each stands for the listed border that is no worse
     (:mod:`solver.bounds.borders.tables`). By induction let the front have, for every level, a

@@ -41,18 +41,10 @@ class Borders:
     last_invalid[level][region[i] + 1]. The regions of the first and the last border are -1 and the
     number of regions.
 
-    Attributes
-    ----------
-    work, held_bytes, region : Ints
-        Of each border: work and weights before it, and its region.
-    end_ns : tuple of Ints
-        The work before the border plus its sends, by level.
-    start_ns : tuple of Ints
-        The work less its receives.
-    start_bytes : tuple of Ints
-        The weights before the border, less the other bytes of a stage that starts there.
-    last_invalid : tuple of Ints
-        By the region before, plus 1: the last region of ends too close for the level.
+    By level, `end_ns` is the work before the border plus its sends, `start_ns` the work less its
+    receives, and `start_bytes` the weights before the border, less the other bytes of a stage that
+    starts there. `work` and `held_bytes` are the work and the weights before it. `last_invalid` has
+    by level and by the region before, plus 1, the last region of ends too close for the level.
     """
 
     work: Ints
@@ -85,19 +77,10 @@ class _Feature:
 class BorderList:
     """Lists the borders of a problem.
 
-    Parameters
-    ----------
-    kept : sequence of int
-        Units of its spine (:mod:`solver.bounds.regional.spine`), of which the sets are.
-    work : Ints
-        Work of each unit of the spine.
-    slots : int
-        The most stages of a plan.
-    slowness : float
-        The largest of any device.
+    `kept` are the units of its spine (:mod:`solver.bounds.regional.spine`), of which the sets are,
+    `work` is that of each. Plans have at most `slots` stages; `slowness` is the largest of any
+    device.
 
-    Notes
-    -----
     Proof of the costs. Let stage k lead from S_{k-1}, which ends in region i, to S_k, which ends in
     region j > i. For a level with horizons h(i) > i and g(j) <= j let j >= h(i) and i < g(j). Then
     S_k contains articulation unit h(i), so the stage receives every value of S_{k-1} that is read
