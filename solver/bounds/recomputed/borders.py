@@ -25,10 +25,7 @@ _Sides = tuple[int, int]
 class CutOfPairs(NamedTuple):
     """A cut of a border that some pairs share.
 
-    Attributes
-    ----------
-    first : int
-        The unit at which its numbers begin.
+    Its numbers begin at the unit `first`.
     """
 
     cut: BorderCut
@@ -39,10 +36,7 @@ class CutOfPairs(NamedTuple):
 class BorderBytes:
     """Received and sent bytes of stages, by pair of ideals.
 
-    Parameters
-    ----------
-    clock : Clock
-        When it is over, further borders count nothing.
+    When the clock is over, further borders count nothing.
     """
 
     def __init__(self, pairs: Pairs, clock: Clock) -> None:
@@ -259,12 +253,8 @@ class BorderCut:
     Units on paths between the two are on either side of the border, but never behind their
     successors; a value that is read on the other side crosses once.
 
-    Parameters
-    ----------
-    first_reader : sequence of int
-        By unit, the reader that precedes all others, or -1.
-    before, behind : int
-        Chosen units on both sides, as bits.
+    `first_reader` has by unit the reader that precedes all others, or -1. `before` and `behind` are
+    chosen units on both sides, as bits.
     """
 
     def __init__(
@@ -316,10 +306,7 @@ class BorderCut:
     def least(self, sizes: Ints, unread: Ints) -> float:
         """Return the least sum of sizes, given by unit from the first one before the border on.
 
-        Parameters
-        ----------
-        unread : array of int
-            Further amounts of units whose first reader is behind the border.
+        `unread` are further amounts of units whose first reader is behind the border.
         """
         capacity = np.concatenate([sizes[self.owners], unread[self._unread]])
         key = capacity.tobytes()

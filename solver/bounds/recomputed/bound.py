@@ -46,14 +46,7 @@ _ROUNDING = 1e-9
 class _Peak(NamedTuple):
     """The time at which one chosen unit of each stage runs backward.
 
-    Attributes
-    ----------
-    counts : array of bool
-        By pair of ideals, True if the stage has that unit.
-    regions : array of int
-        By pair, the region of that unit.
-    held_bytes : array of float
-        By pair, bytes held once.
+    By pair of ideals: if the stage has that unit (`counts`), its region, and the bytes held once.
     """
 
     counts: Bools
@@ -77,14 +70,8 @@ class _Costs(NamedTuple):
 class LeastLoads:
     """Lower bounds of the loads of stages between two ideals.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        Of ideals of a problem with recomputable operators.
-    kinds : sequence of DeviceKind
-        Its devices.
-    clock : Clock
-        When it is over, bounds on memory found so far are used.
+    The problem has recomputable operators. When the clock is over, the bounds on memory found so
+    far are used.
     """
 
     def __init__(self, pairs: Pairs, kinds: Sequence[DeviceKind], clock: Clock) -> None:

@@ -48,12 +48,8 @@ _FEW_PAIRS = 50_000
 class LeastChain(NamedTuple):
     """A least chain for the loads that are known.
 
-    Attributes
-    ----------
-    bound_ns : int or None
-        A lower bound of plans; None if none is known, and none fits.
-    plan : PartitionPlan or None
-        The chain, without recomputation, if the loads of all of its stages are exact.
+    `bound_ns` is a lower bound of plans; None if none is known, and none fits. `plan` is the chain,
+    without recomputation, if the loads of all of its stages are exact.
     """
 
     bound_ns: int | None
@@ -71,14 +67,7 @@ def least_chains(
 
     Ends when the bound meets the known value, no more units can be chosen, or time is over.
 
-    Parameters
-    ----------
-    most_ns : callable
-        Returns the least known bottleneck or step, if any. No bound exceeds it.
-    is_step : bool
-        True for the step, False for the bottleneck.
-    clock : Clock
-        When it is over, no further load is asked for.
+    `most_ns` returns the least known bottleneck, or step if `is_step`; no bound exceeds it.
     """
     left: RecomputedStages | None = stages
     while left is not None and not clock.is_over:
@@ -97,14 +86,8 @@ def least_chains(
 class RecomputedChains:
     """The program over chains of stages.
 
-    Parameters
-    ----------
-    stages : RecomputedStages
-        Stages between two ideals.
-    is_step : bool
-        True for the step, False for the bottleneck.
-    clock : Clock
-        When it is over, the bound of a step found so far is used.
+    It bounds the step if `is_step`, else the bottleneck. When the clock is over, the bound of a
+    step found so far is used.
     """
 
     def __init__(
@@ -122,10 +105,7 @@ class RecomputedChains:
     def least(self, most_ns: int | None = None) -> tuple[int | None, list[list[Stage]]]:
         """Return a lower bound of plans, and chains that may attain it; none if a known plan does.
 
-        Parameters
-        ----------
-        most_ns : int, optional
-            A known value, which the bound does not exceed.
+        The bound does not exceed `most_ns`, a known value.
         """
         if self._sets is None:
             return 0, []

@@ -49,16 +49,12 @@ class MemoryPrices:
 
     Between two prices the same mixture of two flows is a flow, so that costs may be interpolated.
 
-    Attributes
-    ----------
-    prices : array of float
-        Nanoseconds for a byte of each microbatch; ascending, from 0 to infinity. Costs are in
-        nanoseconds, but bytes of each microbatch at the infinite price.
-    costs : Floats, shape (prices, units)
-        Work, and the flows that start at operators.
-    sent : Floats, shape (prices, units)
-        Additional cost of a unit whose value is sent, at this price and all higher finite ones: if
-        it is kept it costs all its saved bytes, and else the storages of all microbatches are held.
+    `prices` are nanoseconds for a byte of each microbatch, ascending, from 0 to infinity. Costs are
+    in nanoseconds, but bytes of each microbatch at the infinite price.
+
+    By price and unit, `costs` are the work, and the flows that start at operators. `sent` is the
+    additional cost of a unit whose value is sent, at this price and all higher finite ones: if it
+    is kept it costs all its saved bytes, and else the storages of all microbatches are held.
     """
 
     prices: Floats
@@ -67,13 +63,7 @@ class MemoryPrices:
 
     @classmethod
     def of(cls, units: Instance, device_class: str) -> MemoryPrices:
-        """Return the costs at the prices that improve the bound most.
-
-        Parameters
-        ----------
-        units : Instance
-            Of a problem with recomputable operators.
-        """
+        """Return the costs at the prices that improve the bound most."""
         flows = GraphFlows(units.problem, device_class)
         prices = np.array([0.0, *_breakpoints(flows), math.inf])
         unit_of = np.array(units.unit_of_operator)
@@ -144,14 +134,7 @@ def _breakpoints(flows: GraphFlows) -> list[float]:
 class GraphFlows:
     """The flows of the module's docstring; node 0 is the source, 1 the sink.
 
-    Attributes
-    ----------
-    kept_bytes : array of float
-        By operator, the bytes kept whatever is recomputed.
-    sources : list of int
-        The operators at which paths start.
-    regions : list of int
-        By operator.
+    By operator, `kept_bytes` are those kept whatever is recomputed. Paths start at `sources`.
     """
 
     def __init__(self, problem: PartitionProblem, device_class: str) -> None:

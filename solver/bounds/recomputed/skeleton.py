@@ -26,24 +26,10 @@ BEFORE, OPEN, INSIDE, BEHIND = range(4)
 class Skeleton:
     """The chosen units of a graph and their ideals.
 
-    Parameters
-    ----------
-    most : int
-        Ideals.
-
-    Attributes
-    ----------
-    chosen : list of int
-        Units, ascending.
-    ideals : Ideals
-        Of the chosen units, by their work on the fastest devices; the empty ideal first, the whole
-        one last.
-    place : dict of int to int
-        Index of chosen units in `chosen`.
-    masks : list of int
-        By ideal, the chosen units inside, as bits.
-    before, after : list of int
-        By unit, the adjacent chosen ones on paths, as bits.
+    There are at most `most` ideals. The units in `chosen` ascend; `place` has the index of each.
+    `ideals` are by their work on the fastest devices, the empty one first, the whole one last;
+    `masks` has the chosen units inside each, as bits. By unit, `before` and `after` are the
+    adjacent chosen ones on paths, as bits.
     """
 
     def __init__(self, units: Instance, most: int) -> None:
@@ -124,10 +110,7 @@ class Skeleton:
     def sides(self, start: int, end: int, *, is_first: bool = False) -> Ints:
         """Return, by unit, its place in every plan with a stage between two ideals, as `BEFORE`.
 
-        Parameters
-        ----------
-        is_first : bool
-            True if no stage is before it, not even one without chosen units.
+        With `is_first` no stage is before it, not even one without chosen units.
         """
         group, is_ready, is_passed = self._all_groups
         found = np.full(len(is_ready), BEHIND)
@@ -191,10 +174,7 @@ class Skeleton:
 class Pairs:
     """Pairs of ideals with a stage between them, ordered by their starts.
 
-    Attributes
-    ----------
-    starts, ends : array of int
-        Ideals.
+    `starts` and `ends` are ideals.
     """
 
     def __init__(self, skeleton: Skeleton, starts: Ints, ends: Ints) -> None:
@@ -241,13 +221,8 @@ class Pairs:
     def sums(self, values: Floats, chosen: Ints | None = None) -> Floats:
         """Return the sums of values over the certain units of the stages of some pairs.
 
-        Parameters
-        ----------
-        values : array of float
-            Units are its last dimension, which is that of pairs in the result.
+        Units are the last dimension of `values`, which is that of pairs in the result.
 
-        Notes
-        -----
         A group counts unless all units before it are in the first ideal, and if some unit behind it
         is in the second. If some unit behind it is in the first ideal as well, that depends on one
         ideal alone; the other groups are few.

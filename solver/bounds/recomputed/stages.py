@@ -44,14 +44,8 @@ _Key = tuple[int, int]
 class _Moved(NamedTuple):
     """Values that cross the borders of a stage.
 
-    Attributes
-    ----------
-    time_ns : int
-        Time of their transfers; 0 with overlap.
-    relayed : list of int
-        Values that a stage before it made, and it passes on.
-    buffers_bytes : int
-        Bytes that it holds for gradients that come back to it over a hop.
+    Their transfers take `time_ns`, 0 with overlap. A stage before it made the values `relayed`, and
+    it passes them on. `buffers_bytes` are for gradients that come back to it over a hop.
     """
 
     time_ns: int
@@ -63,19 +57,9 @@ class _Moved(NamedTuple):
 class RecomputedStages:
     """Stages between ideals, and what is known of their loads.
 
-    Attributes
-    ----------
-    kinds : sequence of DeviceKind
-        Devices.
-    choices : mapping of str to RecomputeChoices
-        By device class.
-    pairs : Pairs
-        Of ideals.
-    loads_ns : mapping of (int, int) to Floats
-        Loads at least, by kind and microbatches in flight, transfers included; infinite for stages
-        that do not fit or are excluded. Exact ones replace them.
-    transfers_ns : sequence of Floats
-        By kind, least times of transfers.
+    `choices` are by device class. `loads_ns` has by kind and microbatches in flight loads at least,
+    transfers included; infinite for stages that do not fit or are excluded. Exact ones replace
+    them. `transfers_ns` are the least times of transfers, by kind.
     """
 
     kinds: Sequence[DeviceKind]
@@ -102,14 +86,8 @@ class RecomputedStages:
     ) -> RecomputedStages:
         """Return stages with their least loads.
 
-        Parameters
-        ----------
-        units : Instance
-            Of a problem with recomputable operators.
-        limit_ns : int, optional
-            Stages with more work are left out.
-        clock : Clock
-            When it is over, the loads found so far are used.
+        Stages with more work than `limit_ns` are left out. When the clock is over, the loads found
+        so far are used.
         """
         # Pairs with more work than the limit are few.
         share = 1.0 if limit_ns is None else limit_ns / max(int(units.fastest_ns.sum()), 1)
@@ -135,16 +113,8 @@ class RecomputedStages:
     def exact_ns(self, kind: int, flying: int, start: int, end: int, *, is_first: bool) -> float:
         """Return the load of a stage over all choices, and keep it; infinite if it does not fit.
 
-        Parameters
-        ----------
-        kind : int
-            Of devices.
-        flying : int
-            Microbatches in flight.
-        start, end : int
-            Ideals.
-        is_first : bool
-            True if no stage is before it, not even one without chosen units.
+        The stage is on a kind of devices, with `flying` microbatches, between two ideals; with
+        `is_first` no stage is before it, not even one without chosen units.
         """
         number = self.pairs.number(start, end)
         side = self.skeleton.sides(start, end, is_first=is_first)
@@ -235,13 +205,7 @@ class RecomputedStages:
         return int(weights_bytes) + sum(received.values())
 
     def restricted(self, left: Mapping[_Key, Sequence[tuple[Ints, Ints]]]) -> RecomputedStages:
-        """Return some of the stages.
-
-        Parameters
-        ----------
-        left : mapping of (int, int) to sequence of (Ints, Ints)
-            Starts and ends of the stages to keep, by the keys of `loads_ns`.
-        """
+        """Return the stages of `left`: starts and ends, by the keys of `loads_ns`."""
         count, pairs = len(self.skeleton), self.pairs
         codes = pairs.starts * count + pairs.ends
         loads_ns: dict[_Key, Floats] = {}
