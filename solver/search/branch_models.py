@@ -32,18 +32,7 @@ _RESTART_GAIN_PERMILLE = 10
 
 
 class BranchSearch:
-    """Searches the branches of one objective, whichever it is asked for.
-
-    Parameters
-    ----------
-    state : SearchState
-        Its branches are those of the objective under way.
-
-    Attributes
-    ----------
-    times : SearchTimes
-        Time limits of models.
-    """
+    """Searches the branches of one objective, whichever it is asked for."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
@@ -82,15 +71,7 @@ class BranchSearch:
             branches.close_covered()
 
     def search(self, branch: Branch, clock: Clock) -> None:
-        """Look for a plan of `branch` that is better than the incumbent.
-
-        Parameters
-        ----------
-        branch : Branch
-            The one to search.
-        clock : Clock
-            When it ends.
-        """
+        """Look for a plan of `branch` that is better than the incumbent."""
         best = self.branches.best
         if best is not None and branch.bound >= best:
             branch.closed = True

@@ -36,17 +36,11 @@ class Branch:
 class SearchTimes:
     """Time limits of branches and models, in seconds or as parts of a slice of time.
 
-    Attributes
-    ----------
-    first_s, first_s_per_unit : float
-        The first slice of a branch: presolve grows with the model.
-    growth : int
-        Of the slice of a branch, from turn to turn.
-    making : float
-        Part of a slice that the model of a large problem may take to be made.
-    terms, terms_of_use : float
-        Part for the times on links in a model that decides the order, and in one of a fixed order
-        or that may find the first plan. A larger model is not made.
+    The first slice of a branch takes `first_s`, and `first_s_per_unit` as presolve grows with the
+    model; it grows by the factor `growth` from turn to turn. The model of a large problem may take
+    the part `making` of a slice to be made; times on links `terms` of it in a model that decides
+    the order, `terms_of_use` in one of a fixed order or that may find the first plan. A larger
+    model is not made.
     """
 
     first_s: float
@@ -60,22 +54,9 @@ class SearchTimes:
 class Branches:
     """All branches of one objective, under the proven values of the earlier ones.
 
-    Parameters
-    ----------
-    presolved : Presolved
-        Supplies the device classes and the number of slots.
-    plan : PartitionPlan or None
-        The incumbent, whose order of devices comes first.
-    least : int
-        A lower bound of the objective over all plans.
-
-    Attributes
-    ----------
-    best : int or None
-        The incumbent's value in the objective under way.
-    all : list of Branch
-        In the order in which they are searched. The free ones cover all plans, and so do the
-        single orders if there are any.
+    The order of devices of `plan`, the incumbent, comes first; no plan has an objective below
+    `least`. `best` is the incumbent's value. `all` are in the order in which they are searched: the
+    free ones cover all plans, and so do the single orders if there are any.
     """
 
     def __init__(self, presolved: Presolved, plan: PartitionPlan | None, least: int) -> None:
@@ -112,12 +93,7 @@ class Branches:
     def least(self, searched: Branch | None = None, bound: int = 0) -> int:
         """Return a lower bound of the objective under way over all plans.
 
-        Parameters
-        ----------
-        searched : Branch, optional
-            One under way.
-        bound : int
-            The bound that its search has proven so far.
+        A search under way, of the branch `searched`, has proven `bound` so far.
         """
         known = [] if self.best is None else [self.best]
         return max(

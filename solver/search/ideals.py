@@ -93,10 +93,7 @@ def _priced(
 ) -> Iterator[Finding]:
     """Bound the bottleneck by a price of memory, the largest with which ideals are few.
 
-    Parameters
-    ----------
-    with_transients : bool
-        Count transients of stages, too (:mod:`solver.presolve.transients`).
+    `with_transients` counts those of stages, too (:mod:`solver.presolve.transients`).
     """
     rooms = [each.memory_bytes for each in state.problem.devices if each.memory_bytes]
     if state.best is None or not rooms:

@@ -36,15 +36,7 @@ def dominance(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 
 def has_few_places(state: SearchState, most: int) -> bool:
-    """Return whether units, without dominated choices, may run at no more places than this.
-
-    Parameters
-    ----------
-    state : SearchState
-        Knows the units.
-    most : int
-        Units times devices.
-    """
+    """Return whether units times devices, without dominated choices, are no more than this."""
     most_units = most // len(state.problem.devices)
     if len(state.units) > _LARGEST_SAVING * most_units:
         return False

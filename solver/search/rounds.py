@@ -32,18 +32,8 @@ def search(
 
     Objectives are minimised one after the other, each with the earlier ones held at their values.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        The problem.
-    limits : SolveLimits
-        Threads, seed, and who hears of progress.
-    clock : Clock
-        When to stop.
-    solver : str
-        A key of :data:`~solver.search.schedule.SCHEDULES`.
-    without : collection of str
-        Names of steps that are left out.
+    `solver` is a key of :data:`~solver.search.schedule.SCHEDULES`, `without` are names of steps to
+    leave out.
     """
 
     def sub_search(part: PartitionProblem, own: SolveLimits, slice_: Clock) -> SolveResult:
@@ -87,13 +77,7 @@ class _Turns:
         return not is_late and step.name not in self._ended and step.when(self._state)
 
     def _run(self, step: Step) -> bool:
-        """Give a step its slice of time; keep its findings.
-
-        Returns
-        -------
-        bool
-            Whether its time is over, or the state knows more now.
-        """
+        """Give a step its slice of time; return if that is over, or the state knows more now."""
         state = self._state
         clock = self._slice(step)
         start_s, best, bound = clock.spent_s, state.best, state.bound

@@ -72,37 +72,25 @@ PLACES_PER_S: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row of the schedule.
+    """A row of the schedule; rows of one name are one step, asked at two places.
 
-    Attributes
-    ----------
-    name : str
-        Its name in ``without`` and in logs. Rows of one name are one step, asked at two places.
-    run : callable
-        Yields findings until it has said all that it can, or its clock is over.
-    share : float
-        Units of time in the first round; infinite for a step that the limit alone ends.
-    cap_s : float
-        Seconds, or units of work, over all rounds.
-    when : callable
-        Whether the step is of use, as far as the state knows.
-    repeats : bool
-        It may say more although it ended early: about another incumbent, or another branch.
-    is_baseline : bool
-        It runs even if no time is left: no answer is worse than its plan.
-    rest : float
-        Part of the time that is left to the search, where the limit alone ends the step: the
-        evaluation of its plan takes the rest.
+    `run` yields findings until it has said all that it can, or its clock is over.
     """
 
     name: str
     run: Callable[[SearchState, Clock], Iterator[Finding]]
     share: float = math.inf
+    """Units of time in the first round; infinite for a step that the limit alone ends."""
     cap_s: float = math.inf
+    """Seconds, or units of work, over all rounds."""
     when: Condition = lambda state: True
+    """True if the step is of use, as far as the state knows."""
     repeats: bool = False
+    """It may say more although it ended early: about another incumbent, or another branch."""
     is_baseline: bool = False
+    """It runs even if no time is left: no answer is worse than its plan."""
     rest: float = 1.0
+    """Part of the time left, if the limit alone ends it: its plan is evaluated in the rest."""
 
     @property
     def ends_with_limit(self) -> bool:

@@ -42,39 +42,8 @@ class SearchState:
 
     Steps read it and yield findings; :meth:`offer` alone changes its plans and bounds.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        The one to solve.
-    limits : SolveLimits
-        Limits set by the caller.
-    clock : Clock
-        Of the whole search.
-    solver : str
-        Who reports progress.
-    times : SearchTimes
-        Time limits of branches and models.
-    sub_search : callable
-        Solves smaller problems for steps that need it.
-
-    Attributes
-    ----------
-    plan : PartitionPlan or None
-        The incumbent.
-    values : tuple of int, or None
-        The evaluator's values of the incumbent, of all objectives.
-    plans : list of PartitionPlan
-        All feasible plans that steps offered, for those that improve plans.
-    proven : list of int
-        The optimal values of the objectives that are closed.
-    branches : Branches or None
-        Device orders and the bound of each, once branch and bound of the objective has begun.
-    searches_exactly : bool or None
-        Whether the graph is small enough for exact steps; decided once.
-    round : int
-        Of the objective under way, from 1 on.
-    log : list of StepRecord
-        The steps that ran.
+    The clock is that of the whole search, `solver` the name under which it reports progress;
+    `sub_search` solves smaller problems for steps that need it.
     """
 
     def __init__(
@@ -92,12 +61,17 @@ class SearchState:
         self.clock = clock
         self.times = times
         self.sub_search = sub_search
+        # Of the objective under way.
         self.round = 1
+        # The incumbent, its values by the evaluator, and all feasible plans that steps offered.
         self.plan: PartitionPlan | None = None
         self.values: tuple[int, ...] | None = None
         self.plans: list[PartitionPlan] = []
+        # The optimal values of the objectives that are closed.
         self.proven: list[int] = []
+        # None until branch and bound of the objective under way begins.
         self.branches: Branches | None = None
+        # True if the graph is small enough for exact steps; decided once.
         self.searches_exactly: bool | None = None
         self.log: list[StepRecord] = []
         self._simplified: Simplified | None = None
@@ -282,13 +256,7 @@ class SearchState:
         return self.limits.seed + self.round - 1
 
     def report(self, best: int | None = None, bound: int | None = None) -> None:
-        """Tell the caller of the incumbent, and of the bound over all plans.
-
-        Parameters
-        ----------
-        best, bound : int, optional
-            Progress of the search so far.
-        """
+        """Tell the caller of the incumbent, and of the bound over all plans."""
         tell = self.limits.on_progress
         if tell is not None:
             known = [value for value in (best, self.best) if value is not None]
@@ -319,13 +287,7 @@ class SearchState:
     # -- the answer ------------------------------------------------------------------------
 
     def result(self, solver: str) -> SolveResult:
-        """Return the state as a result.
-
-        Parameters
-        ----------
-        solver : str
-            Who answers.
-        """
+        """Return the state as the result of `solver`."""
         proven = list(self.proven)
         if len(proven) < len(self.problem.objective) and self._bound_is_known:
             proven.append(self.bound)
