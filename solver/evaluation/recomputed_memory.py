@@ -17,10 +17,7 @@ from solver.model.recomputation import Recomputation
 class Held(NamedTuple):
     """Bytes that a stage holds over an interval of its operators.
 
-    Attributes
-    ----------
-    first, end : int
-        Places in the stage, as a half-open interval.
+    The interval is half-open, from the place `first` of the stage to `end`.
     """
 
     first: int
@@ -31,25 +28,15 @@ class Held(NamedTuple):
 class RecomputedStage:
     """The memory of a stage with recomputed operators.
 
-    Parameters
-    ----------
-    members : sequence of int
-        Operators of the stage, in execution order.
+    `members` are its operators, in execution order. By place, `live_bytes` are the most bytes held
+    while an operator runs forward, backward, or again; `saved_bytes` are those of a microbatch kept
+    from its forward to its backward pass.
 
-    Attributes
-    ----------
-    live_bytes : Ints
-        By place, the most bytes held while an operator runs forward, backward, or again.
-    saved_bytes : int
-        Bytes of a microbatch kept from its forward to its backward pass.
-
-    Notes
-    -----
-    An upper bound of the memory held by autograd and the recomputed operators. Backward passes
-    run in reverse execution order, region by region; on entry to a region, all later regions are
-    done, and their recomputed and kept tensors are freed. Recomputation runs at the first
-    backward pass that lacks a tensor. The stage then holds the kept tensors of this region and
-    of earlier ones, recomputed tensors still in use, and the gradients at that place.
+    It is an upper bound of the memory held by autograd and the recomputed operators. Backward
+    passes run in reverse execution order, region by region; on entry to a region, all later regions
+    are done, and their recomputed and kept tensors are freed. Recomputation runs at the first
+    backward pass that lacks a tensor. The stage then holds the kept tensors of this region and of
+    earlier ones, recomputed tensors still in use, and the gradients at that place.
     """
 
     def __init__(

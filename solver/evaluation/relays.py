@@ -21,20 +21,10 @@ from solver.model.problem import PartitionProblem
 class Hops:
     """The hops of all values, grouped by value and ordered from its producer on.
 
-    Attributes
-    ----------
-    position_count : int
-        Positions of the chain, P * V.
-    device_count : int
-        P; position p is on the device of rank p mod P.
-    value : Ints
-        Producer of the transferred value, one entry per hop.
-    source : Ints
-        Position of the sender; the receiver is the next one.
-    forward_ns : Ints
-        Time of the value over the link between the two devices, spent by both.
-    gradient_ns : Ints
-        Time of its gradient back, also spent by both; 0 without one.
+    Of the chain's positions, P * V, position p is on the device of rank p mod P, where P is
+    `device_count`. Each hop has the producer of its value, the position that sends it (the next one
+    receives it), and the times of the value over the link and of its gradient back, 0 without one;
+    both devices spend these.
     """
 
     position_count: int
@@ -56,20 +46,12 @@ NO_HOPS: Final = Hops(0, 0, *(np.zeros(0, dtype=np.int64) for _ in range(4)))
 def relay_hops(problem: PartitionProblem, plan: PartitionPlan, position: Ints) -> Hops:
     """Return the hops of all values when every position relays values for later ones.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-        Its charging is ignored.
-    plan : PartitionPlan
-        A total plan. Readers at positions before the producer's, which no feasible plan has,
-        get nothing.
-    position : array of int64
-        Chain position of every operator.
+    `position` is that of every operator in the chain. The plan is total, and the charging of the
+    problem is ignored. Readers at positions before the producer's, which no feasible plan has, get
+    nothing.
 
-    Notes
-    -----
-    A value goes from its producer to the position of its last reader, or to the last position
-    if the graph returns it. Hops between positions of one device take no time.
+    A value goes from its producer to the position of its last reader, or to the last position if
+    the graph returns it. Hops between positions of one device take no time.
     """
     arrays, interconnect = problem.arrays, problem.interconnect
     count = len(problem.operators)

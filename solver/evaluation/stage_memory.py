@@ -17,27 +17,15 @@ from solver.model.recomputation import Recomputation
 class StageMemory:
     """Memory of stages without weights, each as if it were alone on its device.
 
-    Parameters
-    ----------
-    stage : Ints
-        Number of the stage of every operator, and -1 for operators elsewhere and graph inputs.
-    order : Ints
-        The operators with a stage, stage after stage (none empty), each in execution order.
-    count : int
-        Number of stages.
-    first_received : int
-        The first of operators and graph inputs that readers receive from where it is made; earlier
-        ones hop, and are counted by :func:`received_bytes_of`.
-    recomputation : Recomputation
-        Recomputed operators of the stages.
+    `stage` has the number of the stage of every operator, and -1 for operators elsewhere and graph
+    inputs. `order` has the operators with one, stage after stage (none of the `count` is empty),
+    each in execution order. From `first_received` on, operators and graph inputs are received by
+    readers from where they are made; earlier ones hop, and are counted by
+    :func:`received_bytes_of`.
 
-    Attributes
-    ----------
-    received_bytes, peak_bytes, saved_bytes : Ints
-        Bytes by stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is kept for
-        one microbatch.
-    live_bytes : Ints
-        Sum of the holdings while each operator of `order` runs, forward or backward.
+    By stage, `peak_bytes` is the largest sum of holdings, and `saved_bytes` is kept for one
+    microbatch. `live_bytes` is the sum of the holdings while each operator of `order` runs, forward
+    or backward.
     """
 
     def __init__(

@@ -26,31 +26,23 @@ class Passes:
 class Moves:
     """The transfers of a plan that cost a device time.
 
-    Attributes
-    ----------
-    source, target : Ints
-        Places that send and receive, both of which spend the time; -1 is the staging memory of
-        the host. A value that several stages of a device read is received by the first of them.
-    value : Ints
-        Producer of the transferred value.
-    forward_ns, gradient_ns : Ints
-        Time of the value, and of its gradient in the opposite direction.
-    arcs : list of (int, int)
-        Pairs of places with a transfer between them, through the host or not.
-    sent : Ints
-        Producer of the value of each transfer between devices, through the host or not.
-    transfer_bytes : int
-        Total of transferred bytes, in both directions.
+    `source` and `target` are places, both of which spend the time; -1 is the staging memory of the
+    host. A value that several stages of a device read is received by the first of them. Times are
+    those of a value and of its gradient in the opposite direction.
     """
 
     source: Ints
     target: Ints
     value: Ints
+    """Producers of the values."""
     forward_ns: Ints
     gradient_ns: Ints
     arcs: list[tuple[int, int]]
+    """Pairs of places with a transfer between them, through the host or not."""
     sent: Ints
+    """Producer of the value of each transfer between devices, through the host or not."""
     transfer_bytes: int
+    """Total in both directions."""
 
 
 def stage_passes(problem: PartitionProblem, layout: Layout, recomputation: Recomputation) -> Passes:

@@ -26,18 +26,8 @@ class Holding:
     While an operator at position t runs, they are held if `first` <= t <= `last`. If t > `last`,
     they are held if `stays`, or if some of `waits_for` are in other stages.
 
-    Attributes
-    ----------
-    operator : int
-        Position of the operator in the execution order.
-    first, last : int
-        Positions in the execution order; `last` is before `first` for bytes that only wait.
-    waits_for : tuple of int
-        Operators.
-    stays : bool
-        Held from `first` until the stage ends, regardless of other operators' stages.
-    is_buffer : bool
-        Buffers for returned gradients of the operator's value.
+    `operator`, `first` and `last` are positions in the execution order; `last` is before `first`
+    for bytes that only wait. With `is_buffer` they are buffers for returned gradients of its value.
     """
 
     operator: int
@@ -135,22 +125,12 @@ def gradient_spans(problem: ProblemFields) -> tuple[GradientSpan, ...]:
 class StorageGraph:
     """Producers, readers and savers of each storage, by operator.
 
-    Attributes
-    ----------
-    families : list of list of int
-        The operator and, if it owns a storage, its aliases, in order.
-    readers : list of list of int
-        Readers of the family's values.
-    savers : list of list of int
-        Operators whose backward passes need an owner's storage; empty for other operators.
-    gradient_spans : tuple of GradientSpan
-        Intervals over which gradients are held, by operator.
-    buffers : dict of int to Holding
-        Holdings for returned gradients of an operator's value.
-    inner : list of bool
-        True if an operator may always be recomputed when its stage has all in-place writers to
-        its storage: it is recomputable, only its region saves, reads and writes its value, and
-        its inputs are not written later.
+    Families are an operator and, if it owns a storage, its aliases, in order; `readers` are those
+    of the family's values. `savers` are the operators whose backward passes need an owner's
+    storage, none for other operators. `buffers` are for returned gradients of an operator's value.
+    An operator is in `inner` if it may always be recomputed when its stage has all in-place writers
+    to its storage: it is recomputable, only its region saves, reads and writes its value, and its
+    inputs are not written later.
     """
 
     def __init__(self, problem: ProblemFields, holdings: Sequence[Holding]) -> None:
@@ -202,13 +182,11 @@ def may_run_again(problem: ProblemFields, op: Operator) -> bool:
 def least_holdings(problem: ProblemFields, holdings: tuple[Holding, ...]) -> tuple[Holding, ...]:
     """Return the least holdings of stages under any recomputation, given those without.
 
-    Notes
-    -----
     Without recomputation these are the holdings themselves. Otherwise they are the forward rows of
-    ``docs/definition.md``, "Recomputation", with the least of each summand. A storage is held
-    until its last read, and afterwards unless it may be dropped. A value read elsewhere takes the
-    storage once if all of it is kept, and more if not. Rows of stages without recomputed operators
-    are no less than their forward rows.
+    ``docs/definition.md``, "Recomputation", with the least of each summand. A storage is held until
+    its last read, and afterwards unless it may be dropped. A value read elsewhere takes the storage
+    once if all of it is kept, and more if not. Rows of stages without recomputed operators are no
+    less than their forward rows.
     """
     if not problem.may_recompute:
         return holdings

@@ -43,12 +43,7 @@ _NONE: Final = NEVER, 0, 0, 0
 class UnitGroup:
     """Units in a row that are on one device, or on the host as a whole.
 
-    Attributes
-    ----------
-    units : tuple of int
-        Their positions.
-    movable : int
-        Number of the last of them that may be elsewhere while the others are on a device.
+    The last `movable` of them may be elsewhere while the others are on a device.
     """
 
     units: tuple[int, ...]
@@ -66,29 +61,13 @@ def plan_host_first(
 ) -> OffloadResult:
     """Find the best plan whose first groups are on the host and whose others are resident.
 
-    Parameters
-    ----------
-    groups : sequence of UnitGroup
-        All units in order.
-    least_first : int
-        How many groups must be on the host as a whole; more may be.
-    may_cross : bool
-        Whether last units of a group may be on a later device.
-    below_ns : int, optional
-        Time of a known plan: only faster ones are searched. Without any the status is
-        ``UNKNOWN``, and the bound is at most the value of this time.
-    limits : SolveLimits, optional
-        Time; 60 s if not said.
+    The groups are all units in order. At least `least_first` of them are on the host as a whole; if
+    the plan `may_cross`, last units of a group may be on a later device. With `below_ns`, the time
+    of a known plan, only faster ones are searched; without any the status is ``UNKNOWN``, and the
+    bound is at most the value of this time. The search takes 60 s if the limits say nothing else.
+    The bound is that of plans of this kind.
 
-    Returns
-    -------
-    OffloadResult
-        Its bound is that of plans of this kind.
-
-    Raises
-    ------
-    PartitionError
-        If the groups are not all units in order, or all units of one are movable.
+    Groups that are not all units in order are refused, and those of which all units are movable.
     """
     search = _search(instance, groups, least_first, below_ns, may_cross=may_cross)
     return solve_offload(instance, Clock.of(limits or SolveLimits()), search)

@@ -32,32 +32,22 @@ class Net:
     Sent from device to device, they are those with one producing unit and the same consuming
     units. Relayed, they cross the border before position b if `producer` is before it and one of
     `consumers` is not, or if `is_output`.
-
-    Attributes
-    ----------
-    producer : int
-        Unit; -1 for graph inputs.
-    consumers : tuple of int
-        Other units with a reader, ascending; empty for values relayed to the last position.
-    operators : tuple of int
-        Indices of the operators whose values these are; empty for graph inputs.
-    value_bytes : int
-        Transferred bytes: sum over the values and, in training, their gradients.
-    held_bytes : int
-        Bytes held by a stage that receives them.
-    is_output : bool
-        They are relayed to the last position, since the graph returns them.
-    returned_bytes : int
-        Bytes held by a stage that relays them, for gradients to come back.
     """
 
     producer: int
+    """Unit; -1 for graph inputs."""
     consumers: tuple[int, ...]
+    """Other units with a reader, ascending; empty for values relayed to the last position."""
     operators: tuple[int, ...]
+    """Those whose values these are, by index; empty for graph inputs."""
     value_bytes: int
+    """Transferred bytes: sum over the values and, in training, their gradients."""
     held_bytes: int
+    """Bytes held by a stage that receives them."""
     is_output: bool = False
+    """They are relayed to the last position, since the graph returns them."""
     returned_bytes: int = 0
+    """Bytes held by a stage that relays them, for gradients to come back."""
 
 
 class Span(NamedTuple):
@@ -79,21 +69,11 @@ class Payers(NamedTuple):
 class Transfers:
     """Transfers under the charging of a problem.
 
-    Parameters
-    ----------
-    nets : sequence of Net
-        Values between stages; may be empty if only payers are needed.
-
-    Attributes
-    ----------
-    hops : bool
-        Stages relay values: each crosses all borders between its producer and its last reader,
-        and the two stages at a border pay for it. Else a value goes from its producer to each
-        device that reads it, which pays one receive.
-    through_host : bool
-        Values go through a host, to which each device has its own links.
-    sends_once : bool
-        A stage pays one send for a value, for any number of reading devices; else one for each.
+    With `hops` stages relay values: each crosses all borders between its producer and its last
+    reader, and the two stages at a border pay for it. Else a value goes from its producer to each
+    device that reads it, which pays one receive; if `through_host`, by way of a host, to which each
+    device has its own links. A stage that `sends_once` pays one send for a value, for any number of
+    reading devices; else one for each. The nets may be left out if only payers are needed.
     """
 
     def __init__(self, problem: PartitionProblem, nets: Sequence[Net] = ()) -> None:
@@ -137,11 +117,8 @@ class Transfers:
     def leaves_others(self, net: int, readers: int = 1) -> bool:
         """Return True if a net costs third devices nothing more where another unit reads it.
 
-        Parameters
-        ----------
-        readers : int
-            Units that read it, if the producer is a third one. With several the move may add a
-            device to those that it pays for.
+        If the producer is a third one, `readers` units read it; with several the move may add a
+        device to those that it pays for.
         """
         least_ns, most_ns = self.least_ns[net], self.most_ns[net]
         return self.sends_once or (least_ns == most_ns and (readers == 1 or not most_ns))
@@ -180,18 +157,9 @@ class Transfers:
     def links(self, device: Device, partners: Sequence[str] = (), *, sends: bool) -> Links:
         """Return the links that a device pays for.
 
-        Parameters
-        ----------
-        partners : sequence of str
-            Names of other devices; by default all of them, and if there is none the device
-            itself. They do not matter if a host stages values.
-        sends : bool
-            Links on which it sends; else those on which it receives.
-
-        Returns
-        -------
-        frozenset
-            Empty if it pays nothing.
+        They are those on which it sends, else those on which it receives; none if it pays nothing.
+        `partners` are names of other devices: by default all of them, and if there is none the
+        device itself. They do not matter if a host stages values.
         """
         if not self.pays(device):
             return frozenset()
