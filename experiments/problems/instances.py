@@ -35,6 +35,7 @@ def one_device_bytes(problem: PartitionProblem) -> int:
     device = Device("all", None, problem.devices[0].device_class)
     whole = problem.replace(
         devices=(device,),
+        interconnect=replace(problem.interconnect, links={}),
         operators=tuple(_unpinned(op) for op in problem.operators),
         cuts=(),
         objective=("peak_memory",),

@@ -28,6 +28,7 @@ from fx_bridge import Placement
 from solver import (
     Device,
     Interconnect,
+    Link,
     PartitionError,
     Pipeline,
     SolveLimits,
@@ -293,6 +294,12 @@ def test_derived_devices_bind_and_have_a_plan(memory_model):
     shares = [device.memory_bytes or 0 for device in unequal]
     assert shares == sorted(shares, reverse=True)
     assert len(set(shares)) == 4
+
+
+def test_one_device_has_no_links():
+    linked = Interconnect(links={("cuda:0", "cuda:1"): Link(10**9)})
+    need = one_device_bytes(chain_problem(interconnect=linked))
+    assert need == one_device_bytes(chain_problem())
 
 
 def test_one_big_weight_gets_the_room_that_it_needs():
