@@ -42,12 +42,7 @@ class PinLimit:
     @property
     def text(self) -> str:
         """The limit in words."""
-        return f"{self.words} to {listed(self.devices, 'or')}"
-
-    @property
-    def words(self) -> str:
-        """The pins, without their devices."""
-        return f"the pin{'s' * (len(self.operators) > 1)} of {quoted(self.operators)}"
+        return f"{_pins(self.operators)} to {listed(self.devices, 'or')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +94,16 @@ class StageLimit:
     @property
     def text(self) -> str:
         """The limit in words."""
-        pins = f"the pin{'s' * (len(self.operators) > 1)} of {quoted(self.operators)}"
-        return f"{pins} to stage {self.stage}"
+        return f"{_pins(self.operators)} to stage {self.stage}"
 
 
-Limit = MemoryLimit | PinLimit | ColocationLimit | DeviceCountLimit | CutLimit | StageLimit
+def _pins(operators: tuple[str, ...]) -> str:
+    return f"the pin{'s' * (len(operators) > 1)} of {quoted(operators)}"
+
+
+Droppable = PinLimit | ColocationLimit | CutLimit | StageLimit
+"""Limits that a change may leave out one at a time."""
+Limit = Droppable | MemoryLimit | DeviceCountLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class HigherDeviceCount:
 class Without:
     """One pin, colocation group or cut dropped, or all pins to one stage."""
 
-    limit: PinLimit | ColocationLimit | CutLimit | StageLimit
+    limit: Droppable
 
     @property
     def is_least(self) -> bool:

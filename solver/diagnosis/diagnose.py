@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from solver.diagnosis.answer import (
     Change,
-    ColocationLimit,
-    CutLimit,
     DeviceCountLimit,
     Diagnosis,
+    Droppable,
     HigherDeviceCount,
     Limit,
     MemoryLimit,
@@ -25,7 +24,6 @@ from solver.diagnosis.answer import (
     MoreMemory,
     PinLimit,
     Remedy,
-    StageLimit,
     Without,
 )
 from solver.diagnosis.conflict import Answer, Clash
@@ -213,7 +211,7 @@ class _Search:
         kinds = [limit for limit in conflict or self.kinds if isinstance(limit, MemoryLimit)]
         searches: list[Callable[[Clock], Remedy | None]] = []
         for limit in conflict:
-            if isinstance(limit, (PinLimit, ColocationLimit, CutLimit, StageLimit)):
+            if isinstance(limit, Droppable):
                 searches.append(partial(self._drop, limit))
             if isinstance(limit, DeviceCountLimit):
                 searches.append(self._higher_device_count)
@@ -236,11 +234,7 @@ class _Search:
         assert evaluation.feasible, (change, evaluation.violations)
         return Remedy(change, problem, plan)
 
-    def _drop(
-        self,
-        limit: PinLimit | ColocationLimit | CutLimit | StageLimit,
-        clock: Clock,
-    ) -> Remedy | None:
+    def _drop(self, limit: Droppable, clock: Clock) -> Remedy | None:
         for change in drops(self.problem, limit):
             answer = self.ask(changed(self.base, change), clock)
             if answer.plan is not None:

@@ -10,6 +10,7 @@ from solver.diagnosis.answer import (
     ColocationLimit,
     CutLimit,
     DeviceCountLimit,
+    Droppable,
     HigherDeviceCount,
     Limit,
     MemoryLimit,
@@ -174,9 +175,7 @@ def _with_devices(problem: PartitionProblem, like: str, count: int) -> Partition
     )
 
 
-def drops(
-    problem: PartitionProblem, limit: PinLimit | ColocationLimit | CutLimit | StageLimit
-) -> Iterator[Without]:
+def drops(problem: PartitionProblem, limit: Droppable) -> Iterator[Without]:
     """Yield parts of a limit to drop: single pins first, at last all pins to these devices."""
     if not isinstance(limit, PinLimit):
         yield Without(limit)
