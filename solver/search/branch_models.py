@@ -115,11 +115,6 @@ class BranchSearch:
         )
         return CpSatFormulation(stages, largest_load_ns)
 
-    def _is_affordable(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
-        """Return True if the model of a branch can be made in time, and is worth that."""
-        has_time = self._has_time_for(branch, windows, clock)
-        return has_time and self._is_worth_making(branch, windows, clock)
-
     def _windows(self, branch: Branch, ceiling: int | None) -> tuple[StageWindows, int | None]:
         """Return the stage windows of plans that are at least as good as the incumbent."""
         problem = self._presolved.problem
@@ -136,21 +131,15 @@ class BranchSearch:
         positions = branch.slots * branch.chunks
         return narrowed(self._presolved.units, windows, positions), largest_load_ns
 
-    def _has_time_for(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
-        """Return True if the model can be made in the time left, and searched as long."""
-        positions = branch.slots * branch.chunks
-        model_s = _MODEL_S_PER_PLACE * windows.places * positions
-        return (
-            self.branches.best is None
-            or not self._presolved.is_large
-            or model_s < self.times.making * clock.wall_left_s
-        )
+    def _is_affordable(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
+        """Return True if a model can be made and searched in the time left, and is worth it.
 
-    def _is_worth_making(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
-        """Return True if the model of a branch is not too large for its benefit.
-
-        Says the same in every deterministic run, as the time left then depends on no clock.
+        Its worth is the same in every deterministic run: the time left then depends on no clock.
         """
+        if self.branches.best is not None and self._presolved.is_large:
+            model_s = _MODEL_S_PER_PLACE * windows.places * branch.slots * branch.chunks
+            if model_s >= self.times.making * clock.wall_left_s:
+                return False
         names = (*self._state.earlier, self._state.objective)
         if not _TIMED.intersection(names) or clock.left_s == math.inf:
             return True
@@ -196,8 +185,8 @@ class BranchSearch:
         if not self._limits.deterministic:
             # At the bound it is the best one.
             restart_at = branch.bound
-        if self._state.objective == "bottleneck" and best and not self._limits.deterministic:
-            restart_at = max(branch.bound, best * (1000 - _RESTART_GAIN_PERMILLE) // 1000)
+            if self._state.objective == "bottleneck" and best:
+                restart_at = max(restart_at, best * (1000 - _RESTART_GAIN_PERMILLE) // 1000)
         is_exact = "step" not in (*self._state.earlier, self._state.objective)
         is_exact = is_exact or formulation.step.is_exact
         return Question(

@@ -110,11 +110,9 @@ class Branches:
 
     def close_covered(self) -> None:
         """Close all branches once the free order, or every single order, has nothing better."""
-        best = self.best
-        if best is not None:
+        if self.best is not None:
             for branch in self.all:
-                if branch.spent and branch.bound >= best:
-                    branch.closed = True
+                branch.closed |= branch.spent and branch.bound >= self.best
         if any(all(branch.closed for branch in cover) for cover in self._covers()):
             for branch in self.all:
                 branch.closed = True
@@ -130,9 +128,7 @@ def _branches(presolved: Presolved, plan: PartitionPlan | None, least: int) -> l
     """Return the branches of an objective whose lower bound is `least`."""
     kinds, slots = presolved.kinds, presolved.slots
     # Where the number of used devices matters and no alignment hides it, one branch each.
-    counts = [slots]
-    if presolved.counts_devices:
-        counts = list(range(slots, 0, -1))
+    counts = range(slots, 0, -1) if presolved.counts_devices else [slots]
     # The number of rounds is part of a schedule.
     rounds = range(presolved.chunks, 0, -1) if presolved.has_steps else [presolved.chunks]
     if len(kinds) == 1:

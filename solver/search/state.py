@@ -265,14 +265,6 @@ class SearchState:
             name, seconds = self.objective, self.clock.elapsed_s
             tell(Progress(self._solver, name, min(known, default=None), least, seconds))
 
-    def gained(self, step: str, permille: int = 0) -> bool:
-        """Return whether the incumbent is better by more than this than before a step first ran."""
-        for record in self.log:
-            if record.step == step and record.incumbent_before is not None:
-                assert self.best is not None
-                return self.best <= record.incumbent_before * (1000 - permille) // 1000
-        return True
-
     def still_gains(self, step: str) -> bool:
         """Return whether the last run of a step found a better plan, or there was none."""
         for record in reversed(self.log):
