@@ -15,10 +15,7 @@ from solver.model.recomputation import Recomputation
 
 
 class Held(NamedTuple):
-    """Bytes that a stage holds over an interval of its operators.
-
-    The interval is half-open, from the place `first` of the stage to `end`.
-    """
+    """Bytes that a stage holds while operators at its places from `first` to before `end` run."""
 
     first: int
     end: int
@@ -52,8 +49,7 @@ class RecomputedStage:
         rows = (list(self._forward()), list(self._backward()), list(self._rerun()))
         lives = [self._live([*sent, *row]) for row in rows]
         # The last row counts only at recomputed operators.
-        runs_again = recomputation.again[members]
-        lives[2] = np.where(runs_again, lives[2], 0)
+        lives[2] = np.where(recomputation.again[members], lives[2], 0)
         self.live_bytes: Ints = np.max(lives, axis=0)
 
     def kept_bytes(self, index: int) -> int:

@@ -36,9 +36,7 @@ class Front:
 
 
 class BorderSteps:
-    """Steps from front to front.
-
-    No stage takes more than `bottleneck_ns`.
+    """Steps from front to front, by stages that take at most `bottleneck_ns`.
 
     Proof that fronts lose nothing. Let S_{k-1} and S_k be the units of the stages before stage k,
     and with it. Each stands for the listed border that is no worse

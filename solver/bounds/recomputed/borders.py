@@ -23,10 +23,7 @@ _Sides = tuple[int, int]
 
 
 class CutOfPairs(NamedTuple):
-    """A cut of a border that some pairs share.
-
-    Its numbers begin at the unit `first`.
-    """
+    """A cut of a border that some pairs share; its numbers begin at the unit `first`."""
 
     cut: BorderCut
     first: int

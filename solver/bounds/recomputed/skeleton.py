@@ -172,10 +172,7 @@ class Skeleton:
 
 
 class Pairs:
-    """Pairs of ideals with a stage between them, ordered by their starts.
-
-    `starts` and `ends` are ideals.
-    """
+    """Pairs of ideals with a stage between them, ordered by their starts."""
 
     def __init__(self, skeleton: Skeleton, starts: Ints, ends: Ints) -> None:
         self.skeleton, self.starts, self.ends = skeleton, starts, ends
