@@ -49,7 +49,6 @@ BRANCH_ON_CHARGING = {
     "solver/bounds/borders/horizons.py",
     "solver/bounds/borders/tables.py",
     "solver/bounds/parts/subproblem.py",
-    "solver/bounds/recomputed/stages.py",
     "solver/bounds/regional/path_markers.py",
     "solver/bounds/regional/position_steps.py",
     "solver/bounds/regional/positions.py",
