@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments.commands.serve_words import words_lines
 from fx_bridge.interop import ik_llama_cpp, llama_cpp
 from fx_bridge.presentation.tables import table_lines
+from solver.model.devices import STAGING_HOST
 from solver.model.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -97,10 +98,9 @@ def _host(found: GgufPlan, uses: Sequence[DeviceUse]) -> str:
     layers = len(found.jobs.model.layers)
     has_experts = any(unit.expert_bytes for unit in found.jobs.units)
     first = layers - sum(len(use.layers) for use in uses)
-    modes = [
-        [found.plan.modes[found.jobs.units[at].name] for at in g.units] for g in found.jobs.groups
-    ]
-    apart = sum(own[0] == "resident" and "host" in own for own in modes)
+    groups = ([found.jobs.units[at].name for at in group.units] for group in found.jobs.groups)
+    places = [[found.plan.assignment[name] for name in group] for group in groups]
+    apart = sum(own[0] != STAGING_HOST and STAGING_HOST in own for own in places)
     parts = ["embedding"]
     parts += [f"layers {_range(0, first - 1)}"] if first else []
     parts += [f"{'experts' if has_experts else 'feed-forward'} of {apart}"] if apart else []
