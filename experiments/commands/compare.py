@@ -37,6 +37,15 @@ _QUICK: Final = LimitOptions(time_limit=30.0)
 class _RunOptions:
     """Extent of the comparison."""
 
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="MEMORY[@CLASS]",
+            help="The host, such as 64GB@cpu: weights that do not fit are streamed from there, or "
+            "stay and are computed there.",
+        ),
+    ] = None
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Two small models of the default set, within a minute."),
@@ -89,13 +98,19 @@ def compare(
     from experiments.comparison.side_by_side import run_comparison
     from experiments.console.progress import ProgressLine
     from experiments.problems.devices import parse_devices
+    from experiments.problems.hosts import check_options, parse_host
     from experiments.reports.formats.writing import prepare_folder, write_report
     from experiments.zoo.models import DEFAULT_MODELS, QUICK_MODELS, resolve_model
 
     if how.quick and models:
         raise PartitionError("--quick has models of its own; leave it out, or the names of models")
+    request = read_request(replace(problem, devices=None))
+    if how.host is not None:
+        parse_host(how.host)
+        asked = (request.objective, request.memory_model, request.pipeline)
+        check_options(*asked, problem.cut_after, request.engine)
     settings = CompareSettings(
-        request=read_request(replace(problem, devices=None)),
+        request=replace(request, host=how.host),
         device_sets={text: parse_devices(text, "--devices") for text in problem.devices or ()},
         planners=read_planners(planner),
         limits=read_limits(search),

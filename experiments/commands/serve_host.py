@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.presentation.tables import table_lines
 from solver import Device, Interconnect, PartitionError, SolveStatus
-from solver.model.devices import DEFAULT_DEVICE_CLASS, PCIE, STAGING_HOST
+from solver.model.devices import PCIE, STAGING_HOST
 from solver.model.job import Host
 from solver.model.quantities import format_bytes, format_ns
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 160
 """Characters of a list of half layers: two lines of most terminals."""
 _MODE_WORDS: Final = {"resident": "resident", "streamed": "streamed", "host": "on the host"}
-_EXAMPLE: Final = "write one memory, such as 64GB@cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +70,10 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
     `link` is from the host to each device and back, where the devices' file has none. A text
     without one memory is refused, and a link where the file has one.
     """
-    from experiments.problems.devices import parse_devices, parse_link
+    from experiments.problems.devices import parse_link
+    from experiments.problems.hosts import parse_host, with_host_links
 
-    if text.strip().lower() in ("", "auto"):
-        raise PartitionError(f"--host is {text.strip() or 'empty'}; {_EXAMPLE}")
-    found = parse_devices(text, "--host", _EXAMPLE)
-    if len(found.devices) > 1:
-        raise PartitionError(f"--host {text!r} names several; {_EXAMPLE}")
-    if found.devices[0].device_class == DEFAULT_DEVICE_CLASS:
-        found = parse_devices(f"{text}@cpu")
+    found = parse_host(text)
     (device,) = found.devices
     given = {} if devices.interconnect is None else devices.interconnect.links
     if link is not None and any(STAGING_HOST in pair for pair in given):
@@ -87,12 +81,9 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
             "--host-link and [[links]] of the devices' file both say how the host is linked; "
             "leave one of them out"
         )
-    links = dict(costs.interconnect.links)
     default = PCIE.default if link is None else parse_link(link, "--host-link")
-    for name in (device.name for device in devices.devices):
-        links[STAGING_HOST, name] = given.get((STAGING_HOST, name), default)
-        links.setdefault((name, STAGING_HOST), links[STAGING_HOST, name])
-    interconnect = replace(costs.interconnect, links=links)
+    names = [each.name for each in devices.devices]
+    interconnect = with_host_links(costs.interconnect, names, given, default)
     specs = {**costs.specs, **found.spec_of}
     return (
         Host(device.memory_bytes, device.device_class),

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from experiments.comparison.records import CaseKey, PlannerRow, SearchPoint
+from experiments.comparison.records import CaseKey, PlannerRow, SearchPoint, rounded_up
 from experiments.planners.registry import check_planner
 from experiments.planners.task import PlannerSpec, PlanningTask
 from experiments.processes.time_limit import call_within
 from experiments.zoo.building import describe_error
-from solver import Progress, SolveLimits, SolveResult, SolveStatus
+from solver import PartitionError, PartitionPlan, Progress, SolveLimits, SolveResult, SolveStatus
 
 
 class SearchTrace:
@@ -39,10 +39,12 @@ class SearchTrace:
         if self._then is not None:
             self._then(progress)
 
-    def finish(self, result: SolveResult, objectives: tuple[str, ...]) -> tuple[SearchPoint, ...]:
+    def finish(
+        self, result: SolveResult[PartitionPlan, Any, Any], objectives: tuple[str, ...]
+    ) -> tuple[SearchPoint, ...]:
         """Return all points, the last of them the answer for the last objective reached."""
-        bounds = result.objective_bounds or ()
-        values = result.objective_values or ()
+        bounds = rounded_up(result.objective_bounds) or ()
+        values = rounded_up(result.objective_values) or ()
         reached = max(len(bounds), 1) - 1
         self._add(
             objectives[reached],
@@ -83,6 +85,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
         spec = check_planner(planner)
         row = replace(row, without=task.without if spec.proves else ())
         task = replace(task, without=row.without)
+        _check_host(spec, task)
         plan = partial(spec.plan, task, replace(limits, on_progress=trace))
         # Foreign planners do not observe the limit themselves.
         answer = call_within(None if spec.keeps_time else limits.time_limit_s, plan)
@@ -107,7 +110,15 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     if answer.result is None:
         return row
     row = row.with_result(answer.result, trace.finish(answer.result, task.problem.objective))
-    return replace(row, reason=_shortened(answer.result))
+    # The plan of a rule has no times of loads, so that it alone would cost something else.
+    kept = None if spec.host == "with" else row.plan
+    return replace(row, plan=kept, reason=_shortened(answer.result))
+
+
+def _check_host(spec: PlannerSpec, task: PlanningTask) -> None:
+    if spec.host == ("with" if task.host is None else "without"):
+        words = "plans without a host" if task.host else "plans with a host alone"
+        raise PartitionError(f"planner {spec.name!r} {words}; write others, or --host")
 
 
 def _status_of(error: BaseException) -> str:
@@ -126,7 +137,7 @@ def _reason_of(error: BaseException, spec: PlannerSpec | None) -> str:
     return str(error) if isinstance(error, TimeoutError) else describe_error(error)
 
 
-def _shortened(result: SolveResult) -> str:
+def _shortened(result: SolveResult[PartitionPlan, Any, Any]) -> str:
     violations = () if result.evaluation is None else result.evaluation.violations
     if len(violations) <= _LISTED:
         return result.reason

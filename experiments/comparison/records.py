@@ -6,6 +6,7 @@ a row for every planner's answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from solver import (
     evaluate,
     problem_to_digraph,
 )
+from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 
@@ -51,13 +53,15 @@ class CaseKey(NamedTuple):
 class Case:
     """One problem for the planners, or the reason for its absence.
 
-    `digest` is that of the exact problem; empty if not computed.
+    `digest` is that of the exact problem; empty if not computed. `host` is a host beside the
+    devices of the problem, as ``--host`` takes it.
     """
 
     key: CaseKey
     problem: PartitionProblem | None = field(default=None, repr=False, compare=False)
     reason: str = ""
     digest: str = ""
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class PlannerRow:
 
     `objective` and the proven `bound` have one number per objective; `gap` is as in
     :class:`~solver.evaluation.result.SolveResult`. The figures from `bottleneck_ns` to
-    `devices_used` are of the plan, feasible or not. `feasible` says that the evaluator finds no
-    violation in it, `reason` why there is no such plan.
+    `devices_used` are of the plan, feasible or not, and None with a host. `feasible` says that
+    the evaluator finds no violation in it, `reason` why there is no such plan.
 
     `wall_time_s` is of the whole call, and `peak_rss_bytes` of the planner's process, if it did
     nothing else. `answered_by` is the method that ``auto`` picks; `words` the answer in the
@@ -138,15 +142,19 @@ class PlannerRow:
         words += f", {format_seconds(self.wall_time_s)}"
         return f"{words}: {self.reason}" if self.reason else words
 
-    def with_result(self, result: SolveResult, trace: tuple[SearchPoint, ...] = ()) -> PlannerRow:
+    def with_result(
+        self, result: SolveResult[PartitionPlan, Any, Any], trace: tuple[SearchPoint, ...] = ()
+    ) -> PlannerRow:
         """Return the row with a judged result, and with its old time."""
         judged = result.evaluation
-        measured = {} if judged is None else {name: getattr(judged, name) for name in _MEASURED}
+        measured = {}
+        if isinstance(judged, Evaluation):
+            measured = {name: getattr(judged, name) for name in _MEASURED}
         return replace(
             self,
             status=result.status.value,
-            objective=result.objective_values,
-            bound=result.objective_bounds,
+            objective=rounded_up(result.objective_values),
+            bound=rounded_up(result.objective_bounds),
             gap=result.gap,
             feasible=judged is not None and judged.feasible,
             reason=result.reason,
@@ -170,6 +178,11 @@ class PlannerRow:
             self.reason,
             self.log,
         )
+
+
+def rounded_up(values: Sequence[Any] | None) -> tuple[int, ...] | None:
+    """Return values as integers; times with a host are fractions."""
+    return None if values is None else tuple(map(math.ceil, values))
 
 
 @dataclass(frozen=True, slots=True)

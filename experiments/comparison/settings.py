@@ -41,16 +41,19 @@ class CompareSettings:
             check_step(name)
 
 
-def default_planners(*, with_model: bool, recompute: bool = False) -> tuple[str, ...]:
+def default_planners(
+    *, with_model: bool, recompute: bool = False, host: bool = False
+) -> tuple[str, ...]:
     """Return our own planners and all suitable peers.
 
-    Those that need the model, and recomputation rules, are included on request.
+    Those that need the model, and recomputation rules, are included on request. With `host`, they
+    are those for problems with a host.
     """
-    peers = [
+    names = (*OWN_PLANNERS, *(name for name in PLANNERS if name not in SOLVERS))
+    return tuple(
         name
-        for name, spec in PLANNERS.items()
-        if name not in SOLVERS
-        and (with_model or not spec.needs_model)
-        and (recompute or not spec.recomputes)
-    ]
-    return (*OWN_PLANNERS, *peers)
+        for name in names
+        if (with_model or not PLANNERS[name].needs_model)
+        and (recompute or not PLANNERS[name].recomputes)
+        and PLANNERS[name].host in ("either", "with" if host else "without")
+    )

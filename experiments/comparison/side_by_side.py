@@ -115,12 +115,12 @@ class _Comparison:
         self._records.append(record)
         for device_set, problem in problems.items():
             key = CaseKey(name, device_set, problem.objective, problem.memory_model)
-            case = Case(key, problem, digest=problem_digest(problem))
+            case = Case(key, problem, digest=problem_digest(problem), host=request.host)
             self._cases.append(case)
             asked = self._asked(problem, model)
             rows = [self._answer(case, problem, planner, model) for planner in asked]
             self._rows += rows
-            if model is not None:
+            if model is not None and request.host is None:
                 self._check(problem, rows, model)
 
     def _problems_of(self, model: BuiltModel) -> dict[str, PartitionProblem]:
@@ -154,7 +154,9 @@ class _Comparison:
     def _asked(self, problem: PartitionProblem, model: BuiltModel | None) -> tuple[str, ...]:
         """Return the planners of a case; by default all that suit it."""
         return self._settings.planners or default_planners(
-            with_model=model is not None, recompute=problem.may_recompute
+            with_model=model is not None,
+            recompute=problem.may_recompute,
+            host=self._settings.request.host is not None,
         )
 
     def _answer(
@@ -165,7 +167,7 @@ class _Comparison:
         limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
         if not self._settings.planners and spec.unasked_limit_s < limit_s:
             limits = replace(limits, time_limit_s=spec.unasked_limit_s)
-        task = PlanningTask(problem, without=self._settings.without)
+        task = PlanningTask(problem, without=self._settings.without, host=case.host)
         if model is not None and (spec.needs_model or spec.uses_model):
             task = replace(task, loaded=model.loaded, captured=model.captured)
         name = f"{case.key.model} on {case.key.device_set} devices"

@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from experiments.planners.served import EngineRule, ServedPlan
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
-from fx_bridge.serving.halves import parts_of_units
-from fx_bridge.serving.hosted import HostedPlan
-from solver import PartitionError
+from solver import PartitionError, SolveLimits, SolveResult, SolveStatus
 from solver.model.job import Job
 from solver.model.plan import PartitionPlan
 from solver.offload.evaluate import OffloadEvaluation, evaluate_offload
@@ -28,6 +27,9 @@ from solver.offload.instance import OffloadInstance
 from solver.offload.rounds import Prefetch
 from solver.offload.units import UNIT_MODES, Unit, UnitMode
 from solver.serving.metrics import hosted_metrics
+
+if TYPE_CHECKING:
+    from fx_bridge.serving.hosted import HostedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def served_by_offload_rules(found: HostedPlan) -> tuple[ServedPlan | None, list[
     Parts are numbers of units in each mode, those of a rule for a token. A rule may treat phases
     differently, as llama.cpp does, at no cost for the change.
     """
+    from fx_bridge.serving.halves import parts_of_units
+
     ours, rules = None, list[ServedPlan]()
     if found.solved.plan is not None:
         ours = _served("plan", found.asked, [(found.plan, found.evaluation)])
@@ -211,7 +215,7 @@ def _merged(name: str, units: Sequence[Unit]) -> Unit:
 
 _GROUPS: Final = "diffusers/hooks/group_offloading.py: "
 
-OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
+_MODULE_RULES: Final[tuple[OffloadRule, ...]] = (
     EngineRule(
         "accelerate auto", "accelerate.infer_auto_device_map, AlignDevicesHook", _accelerate_auto
     ),
@@ -240,6 +244,11 @@ OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
         f"{_GROUPS}_apply_group_offloading_leaf_level, LazyPrefetchGroupOffloadingHook",
         lambda chain: _on_first(chain.instance, "next"),
     ),
+)
+"""Rules for any module; those of llama.cpp are for language models."""
+
+OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
+    *_MODULE_RULES,
     EngineRule(
         "llama.cpp -ngl",
         "src/llama-model.cpp: load_tensors; ggml/src/ggml-cuda/ggml-cuda.cu: "
@@ -262,3 +271,36 @@ OFFLOAD_RULES: Final[tuple[OffloadRule, ...]] = (
 )
 """Rules read from sources of 2025 and 2026. Leaves of a model are units here: without streams,
 group offloading of leaves is sequential offloading."""
+
+
+def _plan(name: str, rule: OffloadRule, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+    """Return the judged answer of a rule; `limits` do not matter."""
+    assert task.job is not None
+    instance, layers = OffloadInstance.of(task.job), dict[str, str]()
+    if task.captured is not None:
+        from fx_bridge.capture.layers import layer_calls
+
+        calls = layer_calls(task.captured).items()
+        layers = {name: call.path for name, call in calls if call is not None}
+    blocks = [layers.get(unit.operators[0]) for unit in instance.units]
+    plan, cost = rule.plan(OffloadChain(instance, blocks))
+    modes = Counter(mode for _, mode in cost.instance.units_of(plan).values())
+    words = ", ".join(f"{modes[mode]} {mode}" for mode in UNIT_MODES)
+    status = SolveStatus.FEASIBLE if cost.feasible else SolveStatus.UNKNOWN
+    reason = "; ".join(cost.violations)
+    return PlannerAnswer(SolveResult(name, status, plan, cost, None, 0.0, reason), words)
+
+
+OFFLOAD_PLANNERS: Final = tuple(
+    PlannerSpec(
+        name,
+        f"weights on the host by the rule of {rule.name}",
+        rule.source,
+        partial(_plan, name, rule),
+        uses_model=True,
+        host="with",
+    )
+    for rule in _MODULE_RULES
+    for name in [rule.name.replace(",", "").replace(" ", "-")]
+)
+"""Rules for any module, as planners of problems with a host."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from experiments.planners.balancers import BALANCERS, UNIFORM_PLANNERS
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS
+from experiments.planners.offload_rules import OFFLOAD_PLANNERS
 from experiments.planners.recompute_peers import RECOMPUTE_PLANNERS
 from experiments.planners.solvers import SOLVER_PLANNERS
 from experiments.planners.steps import check_known
@@ -27,6 +28,7 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = {
         *DEVICE_MAP_PLANNERS,
         *RECOMPUTE_PLANNERS,
         *TORCH_PLANNERS,
+        *OFFLOAD_PLANNERS,
     )
 }
 """Planners by name: the solvers of this project first, then the peers."""

@@ -6,19 +6,28 @@ from functools import partial
 from typing import Final
 
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from solver import SolveLimits, solve
+from solver import SolveLimits, solve, solve_job
+from solver.offload.plan import SCHEDULES
 
 
 def _solve(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+    if (job := task.job) is not None:
+        return PlannerAnswer(solve_job(job, limits, solver=name, without=task.without))
     return PlannerAnswer(solve(task.problem, limits, solver=name, without=task.without))
 
 
 def _spec(
     name: str, description: str, source: str, *, seeded: bool = False, proves: bool = False
 ) -> PlannerSpec:
-    plan = partial(_solve, name)
     return PlannerSpec(
-        name, description, source, plan, seeded=seeded, proves=proves, keeps_time=True
+        name,
+        description,
+        source,
+        partial(_solve, name),
+        seeded=seeded,
+        proves=proves,
+        keeps_time=True,
+        host="either" if name in SCHEDULES else "without",
     )
 
 

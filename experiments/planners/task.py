@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from experiments.problems.hosts import host_job
 from experiments.zoo.building import LoadedModel
-from solver import PartitionError, PartitionPlan, PartitionProblem, SolveLimits, SolveResult
+from solver import Job, PartitionError, PartitionPlan, PartitionProblem, SolveLimits, SolveResult
 from solver.evaluation.result import judge
 
 if TYPE_CHECKING:
@@ -21,13 +22,19 @@ class PlanningTask:
 
     `loaded` is for planners that plan by modules; `captured` is the capture behind the problem,
     with the same operator names. Our searches leave out the steps `without` of
-    :func:`solver.step_names`.
+    :func:`solver.step_names`. `host` is a host, as ``--host`` takes it.
     """
 
     problem: PartitionProblem
     loaded: LoadedModel | None = None
     captured: CapturedGraph | None = None
     without: tuple[str, ...] = ()
+    host: str | None = None
+
+    @property
+    def job(self) -> Job | None:
+        """The problem as a job with its host, if it has one."""
+        return None if self.host is None else host_job(self.problem, self.host)
 
     def model(self, planner: str) -> tuple[LoadedModel, CapturedGraph]:
         """Return the model and its capture; refuse a task without, such as one from a file."""
@@ -43,11 +50,13 @@ class PlanningTask:
 class PlannerAnswer:
     """Answer of a planner, judged by :func:`~solver.evaluation.evaluate.evaluate`.
 
+    With a host it is judged by :func:`~solver.offload.evaluate.evaluate_offload`.
+
     Without a plan of all operators there is no result, and a `reason`. `words` is the answer in the
     planner's own terms, such as a device map; `spilled_bytes` of weights are sent to disk.
     """
 
-    result: SolveResult | None = None
+    result: SolveResult[PartitionPlan, Any, Any] | None = None
     words: str = ""
     spilled_bytes: int = 0
     reason: str = ""
@@ -96,6 +105,8 @@ class PlannerSpec:
         It observes the time limit by itself.
     recomputes : bool
         It is a recomputation rule, for problems that allow recomputation.
+    host : {"without", "with", "either"}
+        It plans problems without a host, with one, or both.
     unasked_limit_s : float
         Time limit in seconds where all planners are asked, and none is named.
     """
@@ -111,4 +122,5 @@ class PlannerSpec:
     proves: bool = False
     keeps_time: bool = False
     recomputes: bool = False
+    host: Literal["without", "with", "either"] = "without"
     unasked_limit_s: float = math.inf

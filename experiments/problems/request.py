@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.problems import hosts
+from experiments.problems.devices import DeviceSet
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.zoo.building import DEFAULT_CAPTURE, CaptureRequest
 from solver import (
@@ -27,7 +29,6 @@ from solver.model.text import shortened
 if TYPE_CHECKING:
     import networkx as nx
 
-    from experiments.problems.devices import DeviceSet
     from experiments.problems.profile import Profile
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.options import Placement, Training
@@ -47,7 +48,8 @@ class ProblemRequest:
     in place of those of their classes. A `profile` is in place of the roofline.
 
     Published workloads alone have the factor of communication times and the host among their
-    devices, and those of Piper replicated stages and the memory of each device.
+    devices, and those of Piper replicated stages and the memory of each device. `host` is read by
+    :func:`experiments.problems.hosts.parse_host`.
     """
 
     devices: DeviceSet | None = None
@@ -67,6 +69,7 @@ class ProblemRequest:
     with_replicas: bool = True
     device_memory_bytes: int | None = None
     capture: CaptureRequest = DEFAULT_CAPTURE
+    host: str | None = None
 
     def placement_of(self, captured: CapturedGraph | None) -> Placement | None:
         """Return the placement of a model, restricted to plans that the engine can express."""
@@ -211,7 +214,10 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
         raise PartitionError(
             "it has links between its own devices; with other devices give a link too"
         )
-    settings = _settings_of(request, interconnect or problem.interconnect)
+    hosts.check_one_pass(request.host, problem)
+    devices = given or DeviceSet(problem.devices, problem.interconnect)
+    interconnect = hosts.linked(request.host, devices, interconnect or problem.interconnect)
+    settings = _settings_of(request, interconnect)
     request.recompute.check(request.memory_model or problem.memory_model)
     if given is not None:
         settings["devices"] = given.devices
@@ -250,7 +256,8 @@ def requested_graph(
     from fx_bridge.digraph import to_digraph
     from fx_bridge.options import Costs, Training
 
-    specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
+    sets = (*device_sets, *hosts.device_sets(request.host))
+    specs = {name: spec for devices in sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
     if request.launch is not None:
         specs = {
@@ -296,6 +303,7 @@ def problem_of_graph(
     `captured` is the model, for modules named in `request`.
     """
     interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
+    interconnect = hosts.linked(request.host, devices, interconnect)
     settings = _settings_of(request, interconnect)
     problem = problem_from_digraph(graph, devices.devices, **settings)
     return _with_hand_made(problem, captured, request)
@@ -310,6 +318,8 @@ def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[st
 
     With a schedule, the interconnect relays values.
     """
+    if request.host is not None:
+        request = replace(request, objective=hosts.OBJECTIVE, memory_model=hosts.MEMORY_MODEL)
     settings = request.pipeline.settings(request.objective, interconnect)
     if request.memory_model is not None:
         settings["memory_model"] = request.memory_model

@@ -12,6 +12,7 @@ from typing import Any
 from experiments.comparison.records import CaseKey
 from experiments.planners.registry import is_own, own_planner
 from experiments.planners.task import PlannerSpec
+from experiments.problems.hosts import MEMORY_MODEL, OBJECTIVE
 from experiments.problems.instances import DERIVED
 from experiments.sweep.settings import OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
@@ -52,6 +53,7 @@ class CaseRequest:
     link: str | None = None
     pipeline: Pipeline = field(default_factory=Pipeline)
     recompute: str | None = None
+    host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as plain data; :meth:`from_json` inverts it."""
@@ -64,7 +66,7 @@ class CaseRequest:
         key = CaseKey(model, device_set, tuple(objective), memory_model)
         devices = DeviceChoice(**data["devices"])
         pipeline = Pipeline(**data["pipeline"])
-        return cls(key, devices, data["link"], pipeline, data["recompute"])
+        return cls(key, devices, data["link"], pipeline, data["recompute"], data["host"])
 
 
 def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseRequest, ...]:
@@ -74,12 +76,13 @@ def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseReq
     if not choices:
         names = DERIVED if own is None else (OWN,)
         choices = tuple(DeviceChoice(name, name) for name in names)
-    objectives = settings.objectives
+    objectives, memory_models = settings.objectives, settings.memory_models
+    if settings.host is not None:
+        objectives, memory_models = objectives or (OBJECTIVE,), memory_models or (MEMORY_MODEL,)
     if not objectives and settings.schedule is not None:
         objectives = (("step",),)
     if not objectives:
         objectives = (("bottleneck",),) if own is None else (own.objective,)
-    memory_models = settings.memory_models
     if not memory_models:
         memory_models = ("inference",) if own is None else (own.memory_model,)
     return tuple(
@@ -89,6 +92,7 @@ def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseReq
             link,
             settings.pipeline,
             settings.recompute if memory_model == "training" else None,
+            settings.host,
         )
         for choice in choices
         if choice.written != OWN or own is not None
@@ -165,6 +169,7 @@ def cells_of(
                     "limits": limits_json(settings.limits),
                     "versions": dict(versions),
                     "model": None if read is None else read.identity(),
+                    "host": request.host,
                 }
             )
             yield Cell(request, digest, planner, seed, without, read, key)

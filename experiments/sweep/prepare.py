@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from experiments.comparison.built_models import BuiltModel
 from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
+from experiments.problems.hosts import check_options
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import (
     ProblemRequest,
@@ -76,9 +77,10 @@ class PreparedModel:
         """
         training = "training" if request.key.memory_model == "training" else "inference"
         recompute = RecomputeRequest(request.recompute)
-        key = content_key(spelled_out((training, request.recompute, devices.spec_of)))
+        made_for = training, request.recompute, request.host, devices.spec_of
+        key = content_key(spelled_out(made_for))
         if key not in self._graphs:
-            asked = ProblemRequest(memory_model=training, recompute=recompute)
+            asked = ProblemRequest(memory_model=training, recompute=recompute, host=request.host)
             self._graphs[key] = self.built.graph([devices], asked)
         return self._graphs[key]
 
@@ -105,10 +107,13 @@ class PreparedModel:
 
 def _asked(request: CaseRequest) -> ProblemRequest:
     """Return the request for a problem, without its devices."""
+    if request.host is not None:
+        check_options(request.key.objective, request.key.memory_model, request.pipeline)
     return ProblemRequest(
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,
         memory_model=request.key.memory_model,
         recompute=RecomputeRequest(request.recompute),
         pipeline=request.pipeline,
+        host=request.host,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
+from experiments.comparison.settings import default_planners
 from experiments.planners.registry import check_planner, is_own
 from experiments.planners.steps import check_known, read_steps
 from experiments.problems.devices import (
@@ -17,6 +18,7 @@ from experiments.problems.devices import (
     parse_devices,
     parse_link,
 )
+from experiments.problems.hosts import parse_host
 from experiments.problems.instances import DERIVED
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
@@ -144,6 +146,7 @@ def _listed(planner: str) -> str:
 
 
 _link = _text(_checked(parse_link))
+_host = _text(_checked(parse_host))
 _planner = _text(_listed)
 _without = _text(lambda names: () if names.strip() == NOTHING else read_steps([names]))
 _recompute = _text(lambda rule: check_known(rule, RULES, "rule"))
@@ -180,6 +183,7 @@ class SweepSettings:
     schedule: Schedule | None = None
     microbatches: Positive | None = None
     recompute: Annotated[str | None, _recompute] = None
+    host: Annotated[str, _host] | None = None
     limits: SweepLimits = field(default_factory=SweepLimits)
 
     @property
@@ -258,7 +262,10 @@ def read_sweep(
     for key, value in table.items():
         if value == []:
             raise PartitionError(f"{path}: {key} is empty; write an entry, or leave the key out")
-    asked = dict.fromkeys((*settings.planners, *planners))
+    own = settings.planners
+    if settings.host is not None and "planners" not in table:
+        own = default_planners(with_model=True, host=True)
+    asked = dict.fromkeys((*own, *planners))
     return replace(settings, planners=tuple(asked))
 
 

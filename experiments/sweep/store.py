@@ -204,6 +204,7 @@ def _study(
         solve_limits = SolveLimits(
             limits["time_limit_s"], limits["workers"], settings["seeds"][0], limits["deterministic"]
         )
+        host = read_as(str | None, settings.get("host"), "host")
         pairs = [(str(name), str(value)) for name, value in environment]
         found: dict[str, Case] = {}
         records: dict[str, ModelRecord] = {}
@@ -212,7 +213,7 @@ def _study(
             problem = None
             if packed is not None:
                 problem = problem_from_json(unpack(packed, f"problem {digest}"))
-            found[key] = Case(_case_key(*named), problem, reason, digest or "")
+            found[key] = Case(_case_key(*named), problem, reason, digest or "", host)
             records.setdefault(model, ModelRecord(model, reason=reason))
             if record is not None and not records[model].operators:
                 what = f"model {model!r}"

@@ -88,7 +88,8 @@ class JobHandler:
                         f"than it did ({job['digest'][:12]}); prepare it again in a new file"
                     )
                 loaded, captured = model.built.loaded, model.built.captured
-        task = PlanningTask(problem, loaded, captured, tuple(job["without"]))
+        without = tuple(job["without"])
+        task = PlanningTask(problem, loaded, captured, without, request.host)
         forget_peak()
         row = self._plan(request.key, task, planner, SolveLimits(**job["solve"]))
         return {"row": plain(replace(row, peak_rss_bytes=peak_since_bytes()))}

@@ -55,7 +55,8 @@ def name_files(study: Study) -> ReportFiles:
         best = best_of.get(key)
         if case.problem is not None:
             files.problems[key] = f"problems/{stem}.json.gz"
-            if best is not None and best.plan is not None:
+            # Pages show stages of plans without a host.
+            if best is not None and best.plan is not None and case.host is None:
                 files.pages[key] = f"pages/{stem}.html"
     taken = set()
     known: dict[CaseKey, list[tuple[PartitionPlan, str]]] = {}

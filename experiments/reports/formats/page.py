@@ -222,7 +222,8 @@ def make_case(
     content += [answers_table(rows, names_case=False).without(_LEFT_OUT)] if rows else []
     if there := tuple(file for file in (problem, plan, page) if file):
         content.append(Text("Files", there))
-        content.append(Code(tuple(_commands(rows, limits, problem, plan))))
+        if case.host is None:
+            content.append(Code(tuple(_commands(rows, limits, problem, plan))))
     return Folded(
         f"{case.key.device_set}: {outcome}",
         tuple(content),
@@ -244,6 +245,8 @@ def _case_facts(case: Case) -> Iterator[str]:
         f"{_device_words(problem.devices)}; links {links}, {format_ns(link.latency_ns)}"
         + (f", {own} with speeds of their own" if own else "")
     )
+    if case.host is not None:
+        yield f"Host {case.host}"
     if words := ", ".join(_stage_limits(problem)):
         yield f"Limits: {words}"
 

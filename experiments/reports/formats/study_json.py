@@ -79,6 +79,7 @@ def _case_json(case: Case, file: str | None) -> dict[str, Any]:
         "problem": file,
         "digest": case_digest(case),
         "reason": case.reason,
+        "host": case.host,
     }
 
 
@@ -110,6 +111,7 @@ class _Case:
     problem: str | None
     digest: str
     reason: str
+    host: str | None = None
 
 
 def _study(data: object, folder: Path) -> Study:
@@ -136,14 +138,14 @@ def _study(data: object, folder: Path) -> Study:
 
 def _case(case: _Case, where: str, folder: Path) -> Case:
     if case.problem is None:
-        return Case(case.key, None, case.reason, case.digest)
+        return Case(case.key, None, case.reason, case.digest, case.host)
     problem = load_problem(_beside(case.problem, f"{where}: problem", folder))
     if case.digest != problem_digest(problem):
         raise PartitionError(
             f"{where}: {case.problem} is not the problem of these results; put the folder back as "
             "it was written"
         )
-    return Case(case.key, problem, case.reason, case.digest)
+    return Case(case.key, problem, case.reason, case.digest, case.host)
 
 
 def _plan(value: object, where: str, folder: Path) -> PartitionPlan:

@@ -94,6 +94,9 @@ def test_every_planner_gives_a_row_of_a_saved_problem():
         elif spec.needs_model:
             assert row.status == "failed"
             assert row.reason.startswith(f"planner {name!r} reads the model")
+        elif spec.host == "with":
+            assert row.status == "failed"
+            assert row.reason.startswith(f"planner {name!r} plans with a host alone")
         else:
             assert row.feasible, (name, row.reason)
             assert row.objective >= (15,)

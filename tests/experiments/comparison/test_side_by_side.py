@@ -177,8 +177,8 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
         for model in ("mlp", str(path))
     }
     assert asked[str(path)] == {*OWN_PLANNERS, *(spec.name for spec in BALANCERS)}
-    of_training = {name for name, spec in PLANNERS.items() if spec.recomputes}
-    assert asked["mlp"] == {*PLANNERS} - {"ideal-dp", "cp-sat", "coarse"} - of_training
+    others = {name for name, spec in PLANNERS.items() if spec.recomputes or spec.host == "with"}
+    assert asked["mlp"] == {*PLANNERS} - {"ideal-dp", "cp-sat", "coarse"} - others
     roomy = [row for row in found.rows if row.case[:2] == ("mlp", "roomy")]
     best = best_row(roomy)
     assert best is not None
