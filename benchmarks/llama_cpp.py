@@ -85,6 +85,8 @@ def compare_bytes(machine: Engine, count: int) -> Iterator[tuple[dict[str, Any],
                 flash=option["-fa"] == "on",
                 has_output=last == device,
                 pipelined=case["devices"] == 2 and "CPU" not in answer.devices,
+                divided=False,
+                crossing=False,
                 layers=own,
             )
             assert ours >= answer.compute[device] * MIB, (case, device)

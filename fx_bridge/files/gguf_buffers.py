@@ -32,6 +32,8 @@ def compute_buffer_bytes(
     flash: bool,
     has_output: bool,
     pipelined: bool = True,
+    divided: bool = True,
+    crossing: bool = True,
     layers: Collection[int] | None = None,
 ) -> int:
     """Return an upper estimate of the compute buffer of a device with some layers, by default all.
@@ -39,7 +41,8 @@ def compute_buffer_bytes(
     `context` is the positions of the caches (``-c``), `ubatch` the tokens that are computed
     together (``-ub``). Fused attention (`flash`, ``-fa on``) keeps no scores. A device that has the
     output has the logits of these tokens. If several devices have all layers, without ``-ot``, they
-    are `pipelined`: inputs are held four times.
+    are `pipelined`: inputs are held four times. By ``-ot``, and so without a pipeline, layers may
+    be `divided`, and their matrices be on the device of the next layer (`crossing`).
     """
     context = padded_positions(context)
     ubatch = min(ubatch, context)
@@ -56,7 +59,9 @@ def compute_buffer_bytes(
     casts = (most.cast if flash else most.latent) * max(lengths, default=0) * _HALF_BYTES
     attention = row + most.attention * token + 2 * most.state_bytes + casts
     scores = [] if flash else [model.heads * length * token for length in lengths]
-    peak = _peak_bytes(most, attention, scores, token, row, spare, pipelined)
+    # The copy of a result from another device lies before all later results.
+    beside = 3 * row if pipelined else max(2 * row, crossing * most.inner * token)
+    peak = _peak_bytes(most, attention, scores, token, row, spare, pipelined, beside)
     if not has_output:
         return inputs + peak
     logits = (model.vocabulary + 2 * most.keys_values) * token
@@ -66,6 +71,11 @@ def compute_buffer_bytes(
         return max(inputs + peak + 5 * row, logits)
     before = 2 * (row + most.routed * token) if most.state_bytes else attention
     logits += before + row + row // 2 + 2 * indices + (mask if spare or most.latent else 0)
+    if divided:
+        # Results return from elsewhere, and after attention the mask is before them in the buffer.
+        last = next((first for first, _ in reversed(model.layers) if first.tensors), None)
+        ends_with_attention = last is not None and last.cache.position_bytes > 0
+        logits += row + indices + (mask if most.state_bytes and ends_with_attention else 0)
     return max(inputs + peak, logits)
 
 
@@ -88,11 +98,12 @@ def _peak_bytes(
     row: int,
     spare: int,
     pipelined: bool,
+    beside: int,
 ) -> int:
     """Return the most bytes of intermediate results at once, with the holes between them."""
     feed = most.feed * token
     if not scores and (most.routed or not pipelined):
-        return max(attention, feed) + (3 if pipelined else 2) * row + spare
+        return max(attention, feed) + beside + spare
     kept = attention + (sum(scores) if pipelined else max(scores))
     # The matrices after attention use the hole that it leaves, each if it fits.
     hole = max(max(scores, default=0) - 3 * row, attention - 2 * row)
@@ -108,7 +119,8 @@ class _Results:
 
     `attention` is of those before the matrices after attention, with the keys and values, and
     `keys_values` of these alone; `feed` of those of the matrices after attention, the `largest` of
-    them; `routed` of those of the experts, before they are added up. `state_bytes` is the state of
+    them; `inner` of the input of the last matrix, without experts; `routed` of those of the experts,
+    before they are added up. `state_bytes` is the state of
     a sequence. `latent` and `cast` are entries of a position in a cache that is copied without
     fused attention, and with it.
     """
@@ -117,6 +129,7 @@ class _Results:
     keys_values: int = 0
     feed: int = 0
     largest: int = 0
+    inner: int = 0
     routed: int = 0
     state_bytes: int = 0
     latent: int = 0
@@ -146,7 +159,9 @@ def _results(model: GgufModel, first: HalfLayer, second: HalfLayer, *, pipelined
     has_biases = any(tensor.name.endswith("_exps.bias") for tensor in second.tensors)
     feed, largest, routed = _feed(model, shapes, has_biases)
     return _Results(
-        *(attention, keys_values, feed, largest, routed),
+        *(attention, keys_values, feed, largest),
+        inner=0 if routed else shapes.get("ffn_down", (0,))[0],
+        routed=routed,
         state_bytes=first.cache.state_bytes,
         latent=shapes["attn_k_b"][1] if "attn_k_b" in shapes else 0,
         cast=first.cache.entries if first.cache.is_quantised else 0,

@@ -88,7 +88,7 @@ class GgufJobs:
         engine: str = "llama.cpp",
     ) -> None:
         self.model, self.request, self.devices = model, request, tuple(devices)
-        self.host, self._costs = host, costs
+        self.host, self._costs, self._used = host, costs, len(self.devices)
         self.ubatch = request.chunk or UBATCH
         self.calls = replace(request, chunk=max(self.ubatch // request.batch, 1)).calls
         self._may_fill, self.engine = may_fill, engine
@@ -113,10 +113,12 @@ class GgufJobs:
         }
         self.copies = self.host is not None and (self._is_ik or self._copies_faster())
 
-    def on(self, devices: Sequence[Device], *, may_fill: bool | None = None) -> GgufJobs:
-        """Return the jobs on other devices; `may_fill` is kept if it is left out."""
+    def on(
+        self, devices: Sequence[Device], *, may_fill: bool | None = None, used: int | None = None
+    ) -> GgufJobs:
+        """Return the jobs on other devices, `used` of them; `may_fill` is kept if left out."""
         found = copy(self)
-        found.devices = tuple(devices)
+        found.devices, found._used = tuple(devices), used or len(devices)
         found._may_fill = self._may_fill if may_fill is None else may_fill
         found._use_devices()
         return found
@@ -171,7 +173,8 @@ class GgufJobs:
     def buffer_bytes(self, context: int, *, has_output: bool = False) -> int:
         """Return the bytes of the compute buffer of a device."""
         positions = self.request.batch * padded_positions(context)
-        return self._buffer_bytes(positions, has_output, self.takes_turns)
+        crossing = self.may_cross and self._used > 1
+        return self._buffer_bytes(positions, has_output, self.takes_turns, crossing)
 
     def cache_bytes(self, unit: HalfLayer, context: int) -> int:
         """Return the bytes of the cache of a unit for all sequences."""
@@ -238,11 +241,11 @@ class GgufJobs:
         return range(1, len(self.units) - 1)
 
     @cached_property
-    def _buffer_bytes(self) -> Callable[[int, bool, bool], int]:
-        """Bytes of a compute buffer by positions of the caches, with the output, and turns."""
+    def _buffer_bytes(self) -> Callable[[int, bool, bool, bool], int]:
+        """Bytes of a compute buffer by positions, with the output, turns, and divided layers."""
 
         @cache
-        def found(positions: int, has_output: bool, takes_turns: bool) -> int:
+        def found(positions: int, has_output: bool, takes_turns: bool, crossing: bool) -> int:
             return compute_buffer_bytes(
                 self.model,
                 context=positions,
@@ -250,6 +253,8 @@ class GgufJobs:
                 flash=True,
                 has_output=has_output,
                 pipelined=takes_turns,
+                divided=self.host is not None or crossing,
+                crossing=crossing,
             )
 
         return found

@@ -359,7 +359,7 @@ class _Search:
         is_part = len(order) < len(self._jobs.devices)
         if is_part:
             others = (device for device in self._jobs.devices if device not in order)
-            jobs = self._jobs.on((*order, *others), may_fill=False)
+            jobs = self._jobs.on((*order, *others), may_fill=False, used=len(order))
         asked = jobs.at(context).replace(objective=self._objective)
         if is_part and solved.plan is not None and solved.evaluation is not None:
             # Devices that the search did not have are there, and empty.

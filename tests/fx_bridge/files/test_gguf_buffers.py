@@ -14,6 +14,7 @@ from tests.support.paths import ROOT
 
 MIB = 2**20
 CASES = json.loads((ROOT / "tests/data/llama_cpp/breakdowns.json").read_text())
+DIVIDED = json.loads((ROOT / "tests/data/llama_cpp/divided.json").read_text())
 
 
 def option(case, name):
@@ -30,11 +31,13 @@ def model_of(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
 
     @cache
-    def read(name, kind, cache_type):
-        path = write_model(folder, name, kind)
+    def read(name, kind, cache_type, **sizes):
+        path = write_model(folder, name, kind, **sizes)
         return gguf_model(read_gguf(path), cache_type_k=cache_type, cache_type_v=cache_type)
 
-    return lambda case: read(case["model"], case["kind"], option(case, "-ctk"))
+    return lambda case: read(
+        case["model"], case["kind"], option(case, "-ctk"), **case.get("sizes", {})
+    )
 
 
 def cache_bytes(rule, case):
@@ -62,31 +65,46 @@ def test_weights_and_caches_are_those_of_the_program(model_of):
     assert set(seen) == set(MODELS)
 
 
+def buffers(model, case):
+    """Estimates for the devices that have layers, and what the program said."""
+    devices = places(case)
+    divided = "-ot" in case["words"]
+    for device, said in case["compute"].items():
+        own = [at for at, place in enumerate(devices[:-1]) if place == device]
+        if device == "CPU" or not any(model.layers[at][0].tensors for at in own):
+            continue
+        found = compute_buffer_bytes(
+            model,
+            context=option(case, "-c"),
+            ubatch=option(case, "-ub"),
+            flash=option(case, "-fa") == "on",
+            has_output=devices[-1] == device,
+            pipelined=case["devices"] == 2 and "CPU" not in devices and not divided,
+            divided=divided,
+            crossing=divided,
+            layers=own,
+        )
+        assert found >= said * MIB, (case, device)
+        yield found / (said * MIB)
+
+
 def test_buffers_are_never_below_those_of_the_program_and_seldom_far_above(model_of):
     ratios = []
     for case in CASES:
-        model = model_of(case)
-        devices = places(case)
-        for device, said in case["compute"].items():
-            own = [at for at, place in enumerate(devices[:-1]) if place == device]
-            if device == "CPU" or not any(model.layers[at][0].tensors for at in own):
-                continue
-            found = compute_buffer_bytes(
-                model,
-                context=option(case, "-c"),
-                ubatch=option(case, "-ub"),
-                flash=option(case, "-fa") == "on",
-                has_output=devices[-1] == device,
-                pipelined=case["devices"] == 2 and "CPU" not in devices,
-                layers=own,
-            )
-            assert found >= said * MIB, (case, device)
-            if option(case, "-ctk") == "f16":
-                ratios.append(found / (said * MIB))
+        found = [*buffers(model_of(case), case)]
+        ratios += found if option(case, "-ctk") == "f16" else []
     ratios.sort()
     assert len(ratios) > 80
     assert ratios[len(ratios) // 2] < 1.1
     assert ratios[len(ratios) * 3 // 4] < 1.2
+    assert ratios[-1] < 2
+
+
+def test_buffers_with_divided_layers_are_never_below_those_of_the_program(model_of):
+    ratios = sorted(ratio for case in DIVIDED for ratio in buffers(model_of(case), case))
+    assert {case["model"] for case in DIVIDED} == set(MODELS)
+    assert len(ratios) > 50
+    assert ratios[len(ratios) // 2] < 1.15
     assert ratios[-1] < 2
 
 
