@@ -194,7 +194,7 @@ def main() -> None:
         "--headers",
         type=float,
         metavar="SECONDS",
-        help="plan for 50 headers on 10 machines, and compare some with --fit for so long",
+        help="compare plans for 50 headers on 10 machines with --fit, at random, for so long",
     )
     options = parser.parse_args()
     if options.headers is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import re
@@ -66,16 +67,16 @@ class Compared:
 
 
 def ask_all(folder: Path) -> Iterator[Asked]:
-    """Yield the answers for all headers and machines, for the longest context and for a token."""
-    for name in MODELS:
-        for path in (write_model(folder, name, kind) for kind in KINDS):
-            for devices, *host in map(str.split, MACHINES):
-                line = ["serve", str(path), "--json", "--devices", devices, "--usable", "1"]
-                line += ["--host", *host] if host else []
-                for objective in ("context", "token"):
-                    own = (*line, "--objective", objective)
-                    start = time.perf_counter()
-                    yield Asked(name, own, answered(own), time.perf_counter() - start)
+    """Yield the answers for headers on machines, for a context and for a token, at random."""
+    paths = {(name, kind): write_model(folder, name, kind) for name in MODELS for kind in KINDS}
+    cases = [*itertools.product(paths, MACHINES, ("context", "token"))]
+    random.Random(0).shuffle(cases)
+    for (name, kind), machine, objective in cases:
+        devices, *host = machine.split()
+        line = ["serve", str(paths[name, kind]), "--json", "--devices", devices, "--usable", "1"]
+        line += [*(["--host", *host] if host else []), "--objective", objective]
+        start = time.perf_counter()
+        yield Asked(name, tuple(line), answered(line), time.perf_counter() - start)
 
 
 def answered(line: Sequence[str]) -> dict[str, Any]:
@@ -147,20 +148,21 @@ def _at_servers(word: str, endpoints: Sequence[str]) -> str:
 
 
 def print_headers(machine: Engine, seconds: float) -> None:
-    """Print a table by model, after comparisons of random answers for some seconds."""
+    """Print a table by model, after random commands for some seconds."""
+    asked: list[Asked] = []
+    compared: dict[str, list[tuple[str, Compared]]] = {name: [] for name in MODELS}
+    end = time.perf_counter() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        asked = [*ask_all(Path(folder))]
+        for each in ask_all(Path(folder)):
+            asked.append(each)
+            if "words" in each.answer:
+                found = compare(machine, each)
+                compared[each.model].append((each.answer["objective"], found))
+            if time.perf_counter() > end:
+                break
         assert "torch" not in sys.modules
         slowest = sorted(asked, key=lambda each: -each.seconds)[:_SLOWEST]
         alone = [seconds_alone(each) for each in slowest]
-        planned = [each for each in asked if "words" in each.answer]
-        compared: dict[str, list[tuple[str, Compared]]] = {name: [] for name in MODELS}
-        end = time.perf_counter() + seconds
-        for each in random.Random(0).sample(planned, len(planned)):
-            if time.perf_counter() > end:
-                break
-            found = compare(machine, each)
-            compared[each.model].append((each.answer["objective"], found))
     print(f"* The {len(alone)} slowest commands take {min(alone):.2f} to {max(alone):.2f} s.\n")
     print("| header | answers | proven | asked | context | tokens/s | above, `--fit` | above |")
     print("|---|---|---|---|---|---|---|---|")
