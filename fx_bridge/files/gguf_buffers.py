@@ -119,10 +119,9 @@ class _Results:
 
     `attention` is of those before the matrices after attention, with the keys and values, and
     `keys_values` of these alone; `feed` of those of the matrices after attention, the `largest` of
-    them; `inner` of the input of the last matrix, without experts; `routed` of those of the experts,
-    before they are added up. `state_bytes` is the state of
-    a sequence. `latent` and `cast` are entries of a position in a cache that is copied without
-    fused attention, and with it.
+    them; `inner` of the input of the last matrix, without experts; `routed` of those of the
+    experts, before they are added up. `state_bytes` is the state of a sequence. `latent` and `cast`
+    are entries of a position in a cache that is copied without fused attention, and with it.
     """
 
     attention: int = 0
