@@ -26,6 +26,7 @@ from experiments.commands.options import (
     ReportOutOption,
     WithoutOption,
 )
+from experiments.commands.stored_options import HostOption
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
 from solver import PartitionError
 
@@ -37,15 +38,7 @@ _QUICK: Final = LimitOptions(time_limit=30.0)
 class _RunOptions:
     """Extent of the comparison."""
 
-    host: Annotated[
-        str | None,
-        typer.Option(
-            "--host",
-            metavar="MEMORY[@CLASS]",
-            help="The host, such as 64GB@cpu: weights that do not fit are streamed from there, or "
-            "stay and are computed there.",
-        ),
-    ] = None
+    host: HostOption = None
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Two small models of the default set, within a minute."),

@@ -40,7 +40,7 @@ from experiments.commands.serve_host import (
     read_machine,
 )
 from experiments.commands.serve_rules import ENGINES_WITH_RULES, rules_table
-from experiments.commands.stored_options import CacheTypeOption, WeightsOption
+from experiments.commands.stored_options import CacheTypeOption, HostOption, WeightsOption
 from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import form_of
 from solver import PartitionError, check_solver
@@ -127,15 +127,7 @@ class ServeOptions:
         bool,
         typer.Option("--whole-layers", help="Divide no layer.", rich_help_panel=_SERVING),
     ] = False
-    host: Annotated[
-        str | None,
-        _option(
-            _SERVING,
-            "MEMORY",
-            "Of the host, such as 64GB or 64GB@cpu: what does not fit is streamed from it or runs "
-            "there. Pins name it host.",
-        ),
-    ] = None
+    host: HostOption = None
     host_link: Annotated[
         str | None,
         _option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),

@@ -1,4 +1,4 @@
-"""Options of the types in which weights and caches are stored."""
+"""Options of the host, and of the types in which weights and caches are stored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ import typer
 
 from fx_bridge.files.stored_types import CacheType
 
-_stored: Final = partial(typer.Option, rich_help_panel="Stored types")
+_stored: Final = partial(typer.Option, rich_help_panel="Storage")
 
+HostOption = Annotated[
+    str | None,
+    _stored(
+        metavar="MEMORY",
+        help="Of the host, such as 64GB or 64GB@cpu: what does not fit is streamed from it or runs "
+        "there.",
+    ),
+]
 WeightsOption = Annotated[
     str | None,
     _stored(
