@@ -62,13 +62,13 @@ def check_search(
     """Refuse what the search for plans that an engine can run does not have."""
     given = {
         "solver": solver != "auto",
-        "without": bool(without),
-        "first_token_limit_ns": first_token_limit_ns is not None,
+        "steps to leave out": bool(without),
+        "limit of the first token": first_token_limit_ns is not None,
     }
     if named := [name for name, is_given in given.items() if is_given]:
         raise PartitionError(
             f"plans with a host that {engine} can run are found by one search, which takes no "
-            f"{' and no '.join(named)}; leave it out, or the engine"
+            f"{' and no '.join(named)}; leave that out, or the engine"
         )
 
 

@@ -67,7 +67,8 @@ def plan_host_first(
     bound is at most the value of this time. The search takes 60 s if the limits say nothing else.
     The bound is that of plans of this kind.
 
-    Groups that are not all units in order are refused, and those of which all units are movable.
+    Groups that are not all units in order are refused, those of which all units are movable, and a
+    limit of the first token.
     """
     search = _search(instance, groups, least_first, below_ns, may_cross=may_cross)
     return solve_offload(instance, Clock.of(limits or SolveLimits()), search)
@@ -103,6 +104,11 @@ def _search(
         raise PartitionError("groups are not all units in order; put each unit into one group")
     if any(not 0 <= group.movable < len(group.units) for group in groups):
         raise PartitionError("all units of a group are movable; keep its first one")
+    if instance.first_token_limit_ns is not None:
+        raise PartitionError(
+            "plans with first groups on the host know no limit of the first token; leave "
+            "first_token_limit_ns out"
+        )
     choices = _choices(len(instance.devices), groups, may_cross=may_cross)
 
     def search(asked: OffloadInstance, clock: Clock, *, is_timed: bool) -> Found:

@@ -149,6 +149,7 @@ class _Search:
 
     def raise_prices(self, clock: Clock) -> None:
         """Raise the bound by prices, in steps that are halved where they do not help."""
+        unit_bytes = np.maximum(self._memory, 1)
         best = prices = self._prices
         value, idle = self._bound, 0
         aim = 0 if self._below is None else self._least << self._shift
@@ -156,13 +157,13 @@ class _Search:
         for _ in range(_MOST_STEPS):
             if self.is_closed or clock.is_over:
                 break
-            # Memory is the unit, so that devices of any size count alike.
-            excess = (self._used() / self._memory - 1) * self._is_limited
+            # Memory is the unit, so that devices of any size count alike, those of no byte too.
+            excess = (self._used() - self._memory) / unit_bytes * self._is_limited
             excess[(excess < 0) & (prices == 0)] = 0
             if not excess.any():
                 break
             step = (self._bound + rise - value) / float(excess @ excess)
-            moved = prices + step * excess / self._memory
+            moved = prices + step * excess / unit_bytes
             prices = np.clip(moved, 0, self._most_price).astype(np.int64)
             value = self._use_prices(prices)
             idle = 0 if value > self._bound + rise / 4 else idle + 1

@@ -74,8 +74,11 @@ def plans(case, groups, least_first, may_cross):
 def test_the_optimum_is_that_of_brute_force(count):
     draw = random.Random(3)
     seen = set()
-    for _ in range(count):
+    for number in range(count):
         instance, groups = grouped(draw)
+        if number % 8 == 7:
+            # All units are on devices, or nothing fits.
+            instance = replace(instance, host_bytes=0)
         (case, other), (runs, times) = to_cases(instance), instance.counts
         least_first = draw.choice((0, 0, 1))
         kind = {"least_first": least_first, "may_cross": draw.random() < 0.5}
@@ -141,3 +144,10 @@ def test_groups_that_are_none_are_refused(groups, message):
     job = random_job(0, kinds=[0, 0], devices=1, host=True)
     with pytest.raises(PartitionError, match=message):
         plan_host_first(OffloadInstance.of(job), groups)
+
+
+def test_a_limit_of_the_first_token_is_refused():
+    instance = OffloadInstance.of(random_job(0, kinds=[0, 0], devices=1, host=True))
+    limited = replace(instance, prompt_runs=(1, 0), first_token_limit_ns=5)
+    with pytest.raises(PartitionError, match="know no limit of the first token; leave"):
+        plan_host_first(limited, [UnitGroup((0, 1))])
