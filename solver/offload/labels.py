@@ -31,7 +31,7 @@ _MOST: Final = 2**52
 """Bytes that are as good as any number."""
 _BITS: Final = 60
 """Of the largest sum of costs and prices."""
-_WIDTHS: Final = (50, 1_000, 10_000)
+_WIDTHS: Final = (50, 1_000, 10_000, 100_000)
 """Labels of a group that passes keep."""
 _MOST_STEPS: Final = 60
 """Of the search for prices."""
