@@ -5,26 +5,20 @@ Implements ``docs/definition.md``, sections 2 to 5; this module does no search.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
 from solver.evaluation.layout import Layout
-from solver.evaluation.stage_memory import (
-    StageMemory,
-    received_bytes_of,
-    weights_bytes_of,
-)
+from solver.evaluation.stage_memory import StageMemory, weights_bytes_of
 from solver.evaluation.step import PipelineStep, pipeline_step
 from solver.evaluation.transfers import stage_moves, stage_passes
 from solver.evaluation.usage import (
     DeviceUsage,
-    StageTimes,
     StageUsage,
     device_usage,
-    load_ns,
     stage_times,
     stage_usage,
 )
@@ -137,18 +131,18 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     layout = Layout(problem, plan)
     recomputation = Recomputation(problem, plan.stage_index, plan.recomputed)
     passes, moves = stage_passes(problem, layout, recomputation), stage_moves(problem, layout)
-    times = stage_times(passes, moves)
     memory = StageMemory.of(problem, layout, recomputation)
-    received = received_bytes_of(problem, layout, memory)
-    stages = stage_usage(problem, plan, times, memory, received)
-    usage = device_usage(problem, layout, stages, times, memory, received)
-    latency_ns = _longest_path(problem, layout, times)
+    group = layout.device_of_stage[layout.stage]
+    weights_bytes = weights_bytes_of(problem, group, layout.order)
+    times = stage_times(problem, passes, moves)
+    stages = stage_usage(problem, plan, times, memory)
+    usage = device_usage(problem, layout, stages, times, memory, weights_bytes)
     step = pipeline_step(problem, plan, layout, passes, moves)
     values: dict[str, int] = {
         "devices": len(plan.device_order),
         "transfer": times.transfer_bytes,
         "bottleneck": max(entry.load_ns for entry in usage),
-        "latency": latency_ns,
+        "latency": _longest_path(layout, times.load_ns),
         "peak_memory": max(entry.peak_memory_permille for entry in usage),
     }
     if "step" in problem.objective:
@@ -195,10 +189,8 @@ def stage_memory_bytes(
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
 
-def _longest_path(problem: PartitionProblem, layout: Layout, times: StageTimes) -> int:
+def _longest_path(layout: Layout, times_ns: Sequence[int]) -> int:
     """Return the longest path through the places; a device runs its own sequentially."""
-    parts_ns = zip(times.compute_ns, times.send_ns, times.receive_ns, strict=True)
-    times_ns = [load_ns(problem, *parts) for parts in parts_ns]
     sources: dict[int, set[int]] = {place: set() for place in layout.place.tolist()}
     for source, target in layout.paths:
         sources[target].add(source)

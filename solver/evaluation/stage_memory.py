@@ -9,7 +9,6 @@ import numpy as np
 from solver.evaluation.layout import Layout
 from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.arrays import Ints, sums, unique_pairs
-from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation
 
@@ -20,12 +19,11 @@ class StageMemory:
     `stage` has the number of the stage of every operator, and -1 for operators elsewhere and graph
     inputs. `order` has the operators with one, stage after stage (none of the `count` is empty),
     each in execution order. From `first_received` on, operators and graph inputs are received by
-    readers from where they are made; earlier ones hop, and are counted by
-    :func:`received_bytes_of`.
+    readers from where they are made; earlier ones hop, and count in the memory of a plan alone.
 
     By stage, `peak_bytes` is the largest sum of holdings, and `saved_bytes` is kept for one
-    microbatch. `live_bytes` is the sum of the holdings while each operator of `order` runs, forward
-    or backward.
+    microbatch; `received_bytes` are by place in the memory of a plan. `live_bytes` is the sum of
+    the holdings while each operator of `order` runs, forward or backward.
     """
 
     def __init__(
@@ -59,7 +57,7 @@ class StageMemory:
     @classmethod
     def of(cls, problem: PartitionProblem, layout: Layout, recomputation: Recomputation) -> Self:
         """Return the memory of the stages of a whole plan."""
-        return cls(
+        memory = cls(
             problem,
             layout.stage,
             layout.order,
@@ -67,6 +65,13 @@ class StageMemory:
             first_received=layout.first_received,
             recomputation=recomputation,
         )
+        relays = len(layout.place) - layout.stage_count
+        memory.received_bytes = np.pad(memory.received_bytes, (0, relays))
+        if problem.memory_model != "weights":
+            arrays, hops, place = problem.arrays, layout.hops, layout.place
+            np.add.at(memory.received_bytes, place[hops.target], arrays.held_bytes[hops.value])
+            np.add.at(memory.received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
+        return memory
 
     def _recompute(
         self, problem: PartitionProblem, stage: Ints, order: Ints, recomputation: Recomputation
@@ -101,36 +106,9 @@ def _live_bytes(problem: PartitionProblem, stage: Ints, order: Ints) -> Ints:
     return np.cumsum(change[:-1])
 
 
-def received_bytes_of(problem: PartitionProblem, layout: Layout, memory: StageMemory) -> Ints:
-    """Return the bytes of received values that each place holds."""
-    hops = layout.hops
-    received_bytes = np.zeros(len(layout.place), dtype=np.int64)
-    received_bytes[: layout.stage_count] = memory.received_bytes
-    if problem.memory_model != "weights":
-        arrays, place = problem.arrays, layout.place
-        np.add.at(received_bytes, place[hops.target], arrays.held_bytes[hops.value])
-        np.add.at(received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
-    return received_bytes
-
-
 def weights_bytes_of(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
     """Return the bytes of the distinct weights that the operators of each group read."""
     arrays = problem.arrays
     reader, key = arrays.weights.pairs(order)
     holder, key = unique_pairs(group[reader], key, len(arrays.weight_bytes))
     return sums(holder, arrays.weight_bytes[key], int(group.max()) + 1)
-
-
-def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
-    """Return the microbatches for which each stage keeps tensors of their backward passes."""
-    rank = {device: rank for rank, device in enumerate(plan.device_order)}
-    last_chunk = plan.stages[-1].chunk
-    return [
-        problem.in_flight_of(
-            devices=len(rank),
-            followers=len(rank) - 1 - rank[stage.device],
-            # Excess chunks are a violation of their own; the first ones count as one chunk.
-            later_chunks=min(last_chunk - stage.chunk, problem.chunks_per_device - 1),
-        )
-        for stage in plan.stages
-    ]

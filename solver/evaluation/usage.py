@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from solver.evaluation.layout import Layout
-from solver.evaluation.stage_memory import StageMemory, microbatches_in_flight, weights_bytes_of
+from solver.evaluation.stage_memory import StageMemory
 from solver.evaluation.transfers import Moves, Passes
 from solver.model.arrays import Ints, sums
 from solver.model.checks import only_given
@@ -94,38 +95,49 @@ class StageTimes:
     compute_ns: list[int]
     send_ns: list[int]
     receive_ns: list[int]
+    load_ns: list[int]
     transfer_bytes: int
 
 
-def stage_times(passes: Passes, moves: Moves) -> StageTimes:
+def stage_times(problem: PartitionProblem, passes: Passes, moves: Moves) -> StageTimes:
     """Add up the compute, send and receive times of every place."""
     sent, received = moves.source >= 0, moves.target >= 0
     moved_ns, count = moves.forward_ns + moves.gradient_ns, len(passes.forward_ns)
-    return StageTimes(
-        compute_ns=(passes.forward_ns + passes.backward_ns).tolist(),
-        send_ns=sums(moves.source[sent], moved_ns[sent], count).tolist(),
-        receive_ns=sums(moves.target[received], moved_ns[received], count).tolist(),
-        transfer_bytes=moves.transfer_bytes,
-    )
+    compute_ns = (passes.forward_ns + passes.backward_ns).tolist()
+    send_ns = sums(moves.source[sent], moved_ns[sent], count).tolist()
+    receive_ns = sums(moves.target[received], moved_ns[received], count).tolist()
+    loads_ns = map(partial(_load_ns, problem), compute_ns, send_ns, receive_ns)
+    return StageTimes(compute_ns, send_ns, receive_ns, [*loads_ns], moves.transfer_bytes)
 
 
-def load_ns(problem: PartitionProblem, compute_ns: int, send_ns: int, receive_ns: int) -> int:
+def _load_ns(problem: PartitionProblem, compute_ns: int, send_ns: int, receive_ns: int) -> int:
     """Return the load of a stage or device from its compute, send and receive times."""
     parts_ns = (compute_ns, send_ns, receive_ns)
     return max(parts_ns) if problem.interconnect.overlap else sum(parts_ns)
 
 
+def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
+    """Return the microbatches for which each stage keeps tensors of their backward passes."""
+    rank = {device: rank for rank, device in enumerate(plan.device_order)}
+    last_chunk = plan.stages[-1].chunk
+    return [
+        problem.in_flight_of(
+            devices=len(rank),
+            followers=len(rank) - 1 - rank[stage.device],
+            # Excess chunks are a violation of their own; the first ones count as one chunk.
+            later_chunks=min(last_chunk - stage.chunk, problem.chunks_per_device - 1),
+        )
+        for stage in plan.stages
+    ]
+
+
 def stage_usage(
-    problem: PartitionProblem,
-    plan: PartitionPlan,
-    times: StageTimes,
-    memory: StageMemory,
-    received: Ints,
+    problem: PartitionProblem, plan: PartitionPlan, times: StageTimes, memory: StageMemory
 ) -> tuple[StageUsage, ...]:
-    """Return the times and memory of each stage of a plan; `received` has bytes by place."""
+    """Return the times and memory of each stage of a plan."""
     counts = microbatches_in_flight(problem, plan)
     saved_bytes = (memory.saved_bytes * (np.array(counts, dtype=np.int64) - 1)).tolist()
-    received_bytes, live_bytes = received.tolist(), memory.peak_bytes.tolist()
+    received_bytes, live_bytes = memory.received_bytes.tolist(), memory.peak_bytes.tolist()
     return tuple(
         StageUsage(
             stage=stage,
@@ -136,9 +148,7 @@ def stage_usage(
             compute_ns=times.compute_ns[index],
             send_ns=times.send_ns[index],
             receive_ns=times.receive_ns[index],
-            time_ns=load_ns(
-                problem, times.compute_ns[index], times.send_ns[index], times.receive_ns[index]
-            ),
+            time_ns=times.load_ns[index],
         )
         for index, stage in enumerate(plan.stages)
     )
@@ -150,11 +160,12 @@ def device_usage(
     stages: tuple[StageUsage, ...],
     times: StageTimes,
     memory: StageMemory,
-    received: Ints,
+    weights_bytes: Ints,
 ) -> tuple[DeviceUsage, ...]:
-    """Return the times and memory of each device: its stages and its relays."""
-    weights = weights_bytes_of(problem, layout.device_of_stage[layout.stage], layout.order)
-    weights_bytes = weights.tolist()
+    """Return the times and memory of each device: its stages and its relays.
+
+    `weights_bytes` are by device, up to the last one that has operators.
+    """
     # Positions of a device without operators, by device.
     empty = slice(layout.stage_count, None)
     relayed_bytes, relayed_send_ns, relayed_receive_ns = (
@@ -163,7 +174,7 @@ def device_usage(
             np.array(values[empty], dtype=np.int64),
             len(problem.devices),
         ).tolist()
-        for values in (received, times.send_ns, times.receive_ns)
+        for values in (memory.received_bytes, times.send_ns, times.receive_ns)
     )
     stages_of: dict[str, list[int]] = {device.name: [] for device in problem.devices}
     for index, entry in enumerate(stages):
@@ -172,7 +183,7 @@ def device_usage(
     usage: list[DeviceUsage] = []
     for number, device in enumerate(problem.devices):
         own = [stages[index] for index in stages_of[device.name]]
-        held_bytes = weights_bytes[number] if own else 0
+        held_bytes = int(weights_bytes[number]) if own else 0
         received_bytes = sum(entry.received_bytes for entry in own) + relayed_bytes[number]
         saved_bytes = sum(entry.saved_bytes for entry in own)
         peaks_bytes = sum(entry.live_bytes for entry in own)
@@ -201,7 +212,7 @@ def device_usage(
                 compute_ns=compute_ns,
                 send_ns=send_ns,
                 receive_ns=receive_ns,
-                load_ns=load_ns(problem, compute_ns, send_ns, receive_ns),
+                load_ns=_load_ns(problem, compute_ns, send_ns, receive_ns),
             )
         )
     return tuple(usage)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.recomputed_memory import RecomputedStage
-from solver.evaluation.stage_memory import microbatches_in_flight
+from solver.evaluation.usage import microbatches_in_flight
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.recomputation import Recomputation, required, with_required
