@@ -23,6 +23,7 @@ from fx_bridge.interop.words import stages_of_counts
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.serving.plan import ServingPlan
 from solver import Device, PartitionError, PartitionPlan
+from solver.evaluation.evaluate import Evaluation
 from solver.model.job import Job
 from solver.serving.contexts import Contexts
 from solver.serving.metrics import evaluate_phases, metrics_of
@@ -80,21 +81,20 @@ class _Judge:
 
     def served(self, name: str, counts: Mapping[str, int], plan: PartitionPlan) -> ServedPlan:
         layers = {device.name: counts.get(device.name, 0) for device in self.devices}
-        if broken := _broken(self._least, plan):
+        if broken := _broken(evaluate_phases(self._least, plan)):
             return ServedPlan(name, layers, plan, reason=broken)
         most = self._contexts.most(plan, 1)
         tokens = None if most is None else self._job.batch * most
-        if _broken(self._job, plan):
+        phases = evaluate_phases(self._job, plan)
+        if _broken(phases):
             reason = f"a context of {self._job.context} does not fit"
             return ServedPlan(name, layers, plan, tokens, reason=reason)
-        return ServedPlan(name, layers, plan, tokens, metrics_of(self._job, plan))
+        return ServedPlan(name, layers, plan, tokens, metrics_of(self._job, plan, phases))
 
 
-def _broken(job: Job, plan: PartitionPlan) -> str:
+def _broken(phases: Mapping[str, Evaluation]) -> str:
     """Return the first violation of a plan in words, or empty."""
-    evaluations = evaluate_phases(job, plan).values()
-    found = (str(violation) for each in evaluations for violation in each.violations)
-    return next(found, "")
+    return next((text for each in phases.values() for text in each.violations), "")
 
 
 # -- the rules ---------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from solver.evaluation.result import SolveStatus
@@ -14,8 +14,10 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.serving.contexts import Contexts
 from solver.serving.evaluate import ServingResult, evaluate_serving
+from solver.serving.longest_context import fastest_of_context, longest_context
 from solver.serving.metrics import evaluate_phases
-from solver.serving.solve import ServingSearch
+from solver.serving.search import Found, PhaseSearch
+from solver.serving.solve import answer
 
 _MOST_ROUNDS: Final = 5
 """Of two captures at most, each of which may take a minute."""
@@ -49,7 +51,7 @@ def solve_captured_context(
     """
     searches = _Searches(limits, solver, without)
     for _ in range(_MOST_ROUNDS):
-        solved = searches.solve(job, ServingSearch.context)
+        solved, longest = searches.solve(job, longest_context)
         contexts = Contexts(job)
         found: dict[int, Mapping[str, PartitionProblem]] = {}
         for context in sorted(_asked(solved, least) - {*contexts.known}):
@@ -58,9 +60,7 @@ def solve_captured_context(
                 break
         else:
             is_known = solved.plan is None or _context(solved) >= least
-            solved = searches.solve(
-                job, functools.partial(ServingSearch.fastest_of_context, solved=solved)
-            )
+            solved, _ = searches.solve(job, partial(fastest_of_context, longest=longest))
             return solved if is_known else _unproven(solved)
         if solved.plan is not None and not _fits(job, solved.plan, found.get(_context(solved))):
             # Where bytes leap, predictions close in slowly: halve what is open.
@@ -74,7 +74,7 @@ def solve_captured_context(
     contexts = Contexts(job)
     for context in sorted(contexts.known, reverse=True):
         known = contexts.at(context)
-        served = searches.solve(known, lambda search: search.least_latency({job.token_phase: 1}))
+        served, _ = searches.solve(known, lambda own, s: s.least_latency(own, {job.token_phase: 1}))
         if served.plan is not None:
             judged = evaluate_serving(known, served.plan)
             tokens = job.batch * context
@@ -98,16 +98,19 @@ class _Searches:
         self._limits, self._solver, self._without = limits, solver, without
         self._spent_s = self._wall_s = 0.0
 
-    def solve(self, job: Job, part: Callable[[ServingSearch], ServingResult]) -> ServingResult:
-        """Return the result of a part of a search in the time left."""
+    def solve(
+        self, job: Job, part: Callable[[Job, PhaseSearch], Found]
+    ) -> tuple[ServingResult, Found]:
+        """Return the result of a part of a search in the time left, and its findings."""
         limit_s = self._limits.time_limit_s
         left_s = None if limit_s is None else max(limit_s - self._spent_s, _LEAST_S)
         limits = replace(self._limits, time_limit_s=left_s)
-        search = ServingSearch(job, limits, self._solver, self._without)
-        solved = part(search)
+        search = PhaseSearch(job, limits, self._solver, self._without)
+        found = part(job, search)
+        solved = answer(job, search, found)
         self._spent_s += search.clock.spent_s
         self._wall_s += search.clock.elapsed_s
-        return replace(solved, wall_time_s=self._wall_s)
+        return replace(solved, wall_time_s=self._wall_s), found
 
 
 def _asked(solved: ServingResult, least: int) -> set[int]:

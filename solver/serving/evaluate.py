@@ -56,7 +56,8 @@ def evaluate_serving(job: Job, plan: PartitionPlan) -> ServingEvaluation:
     Raises `PartitionError` if the plan is not a total map from the operators of all phases to the
     devices.
     """
-    metrics = metrics_of(job, plan)
+    phases = evaluate_phases(job, plan)
+    metrics = metrics_of(job, plan, phases)
     tokens = job.batch * job.context
     most_tokens: float | None = tokens if job.objective == "context" else None
     if job.phases[job.token_phase].memory_model == "weights" or job.others:
@@ -68,5 +69,4 @@ def evaluate_serving(job: Job, plan: PartitionPlan) -> ServingEvaluation:
         "throughput": metrics.tokens_per_s,
         "context": math.inf if most_tokens == math.inf else float(tokens),
     }[job.objective]
-    phases = evaluate_phases(job, plan)
     return ServingEvaluation(phases, metrics, most_tokens, (job.objective,), (value,), job)

@@ -33,14 +33,13 @@ def evaluate_phases(job: Job, plan: PartitionPlan) -> dict[str, Evaluation]:
     return {name: evaluate(each, job.plan_of(name, plan)) for name, each in job.phases.items()}
 
 
-def total_ns(job: Job, runs: Mapping[str, int], plan: PartitionPlan) -> int:
+def total_ns(phases: Mapping[str, Evaluation], runs: Mapping[str, int]) -> int:
     """Return the time of some runs of each phase, one after the other."""
-    found = evaluate_phases(job, plan)
-    return sum(count * found[phase].latency_ns for phase, count in runs.items())
+    return sum(count * phases[name].latency_ns for name, count in runs.items())
 
 
-def metrics_of(job: Job, plan: PartitionPlan) -> ServingMetrics:
-    """Return the metrics of a plan.
+def metrics_of(job: Job, plan: PartitionPlan, phases: Mapping[str, Evaluation]) -> ServingMetrics:
+    """Return the metrics of a plan, given its cost in each phase.
 
     Groups in turns are a closed pipeline: a group begins its next token when the last one is
     made, and each device takes the groups as they come. With G of them a group's token takes
@@ -50,10 +49,8 @@ def metrics_of(job: Job, plan: PartitionPlan) -> ServingMetrics:
     (Baccelli, Cohen, Olsder, Quadrat, Synchronization and Linearity, 1992, section 2.5). So
     more groups than `latency` / `bottleneck` give no more.
     """
-    found = evaluate_phases(job, plan)
-    first_ns = sum(runs * found[name].latency_ns for name, runs in job.prompt_runs.items())
-    token = found[job.token_phase]
-    groups = _groups(job, plan, found)
+    first_ns, token = total_ns(phases, job.prompt_runs), phases[job.token_phase]
+    groups = _groups(job, plan, phases)
     return ServingMetrics(
         first_token_ns=first_ns,
         token_ns=token.latency_ns,

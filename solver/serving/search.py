@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -18,22 +19,25 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.serving.metrics import evaluate_phases, total_ns
 
+_FASTEST: Final = ("latency", "devices")
+"""Operators that take no time are on no device of their own."""
 _MOST_ROUNDS: Final = 20
 """Of plans with more and more memory left free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A plan that fits all phases, and a bound of the merged problem's objective.
+    """A plan that fits all phases, and a bound on the objective of all such plans.
 
-    `bound` is a lower bound over all plans; None if nothing is proven. `reason` says why there is
-    no plan. With `is_refuted` it is proven that none exists.
+    The bound is None if nothing is proven. `reason` says why there is no plan. With `is_refuted` it
+    is proven that none exists. The plan is for `job`, by default the one that was asked for.
     """
 
     plan: PartitionPlan | None = None
-    bound: int | None = None
+    bound: float | None = None
     reason: str = ""
     is_refuted: bool = False
+    job: Job | None = None
 
 
 class PhaseSearch:
@@ -80,6 +84,16 @@ class PhaseSearch:
         plan = self._within_all(job(), merged(self._phases[0]), clock)
         return Found(plan, bound, reason)
 
+    def least_latency(self, job: Job, runs: Mapping[str, int]) -> Found:
+        """Return the plan with the least time of some runs."""
+        with contextlib.suppress(GaveUp):
+            return self.chain(job, runs)
+
+        def merged(phase: str) -> PartitionProblem:
+            return job.merged(runs, phase).replace(objective=_FASTEST)
+
+        return self.solve(lambda: job, merged)
+
     def chain(
         self,
         job: Job,
@@ -96,8 +110,9 @@ class PhaseSearch:
         found = self.program(job, runs, limited).least_latency(self.clock, limit_ns=limit_ns)
         if found is None:
             return Found(reason="proven: no plan fits", is_refuted=True)
-        own_ns, other_ns = (total_ns(job, each, found.plan) for each in (runs, limited))
-        broken = any(each.violations for each in evaluate_phases(job, found.plan).values())
+        phases = evaluate_phases(job, found.plan)
+        own_ns, other_ns = (total_ns(phases, each) for each in (runs, limited))
+        broken = any(each.violations for each in phases.values())
         if broken or own_ns > found.latency_ns or other_ns > limit_ns:
             raise GaveUp("values are charged for each of their readers")
         return Found(found.plan, found.latency_ns)

@@ -25,11 +25,16 @@ from solver.model.job import Job
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import ObjectiveName
-from solver.serving.metrics import evaluate_phases, token_in_turns_ns
+from solver.serving.metrics import evaluate_phases, token_in_turns_ns, tokens_per_s
 from solver.serving.search import Found, PhaseSearch
 
 
-class Turns:
+def fastest_in_turns(job: Job, search: PhaseSearch) -> Found:
+    """Return the plan with the most tokens in a second."""
+    return _Turns(job, search).fastest()
+
+
+class _Turns:
     """A search over numbers of groups.
 
     One group is that of the request of `job`; `search` has the time that is left.
@@ -43,8 +48,8 @@ class Turns:
         self._token_ns: Fraction | None = None
         self._reason = ""
 
-    def fastest(self) -> tuple[Found, Fraction | None]:
-        """Return the plan with the least time of a token in turns, and a bound of it."""
+    def fastest(self) -> Found:
+        """Return the plan with the least time of a token in turns."""
         try:
             for groups in range(self._most, 0, -1):
                 self._improve_chain(groups)
@@ -52,11 +57,12 @@ class Turns:
             return self._answer(self._search_all())
         return self._answer(self._token_ns)
 
-    def _answer(self, bound_ns: Fraction | None) -> tuple[Found, Fraction | None]:
+    def _answer(self, bound_ns: Fraction | None) -> Found:
+        bound = None if bound_ns is None else tokens_per_s(self._job, bound_ns)
         if self._plan is not None:
-            return Found(self._plan), bound_ns
+            return Found(self._plan, bound)
         reason = self._reason or "proven: no plan fits"
-        return Found(reason=reason, is_refuted=bound_ns is None), bound_ns
+        return Found(None, bound, reason, is_refuted=bound is None)
 
     def _take(self, plan: PartitionPlan) -> None:
         """Remember a plan that is better than those before."""
@@ -156,4 +162,4 @@ class Turns:
             return None
         if found.plan is not None:
             self._take(found.plan)
-        return Fraction(found.bound or 0, 1 if objective == "bottleneck" else groups)
+        return Fraction(int(found.bound or 0), 1 if objective == "bottleneck" else groups)

@@ -135,7 +135,7 @@ def test_groups_in_turns_take_as_long_as_when_they_are_played():
             if not listed.fits(places):
                 continue
             plan = listed.plan(places)
-            found = metrics_of(serving, plan)
+            found = metrics_of(serving, plan, evaluate_phases(serving, plan))
             loads = listed.loads(places, TOKEN)
             round_ns = played_round_ns(loads, found.groups)
             tokens = 1e9 * serving.batch
