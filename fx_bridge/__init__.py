@@ -44,45 +44,6 @@ if TYPE_CHECKING:
     from fx_bridge.split.tags import split_by_tags as split_by_tags
     from solver import Pipeline as Pipeline
 
-MODULE_OF = {
-    "chunk_specs": "fx_bridge.batch.microbatches",
-    "batch_dimensions": "fx_bridge.batch.table",
-    "CapturedGraph": "fx_bridge.capture.graph",
-    "capture": "fx_bridge.capture.graph",
-    "load_rank_weights": "fx_bridge.checkpoint.ranks",
-    "load_stage_weights": "fx_bridge.checkpoint.stages",
-    "save_stages": "fx_bridge.checkpoint.stages",
-    "DEVICE_SPECS": "fx_bridge.costs.device_presets",
-    "DeviceSpec": "fx_bridge.costs.device_specs",
-    "measured_latency_ns": "fx_bridge.costs.latency",
-    "Recompute": "fx_bridge.costs.recompute",
-    "to_digraph": "fx_bridge.digraph",
-    "EquivalenceReport": "fx_bridge.equivalence.check",
-    "check_equivalence": "fx_bridge.equivalence.check",
-    "plan_from_device_map": "fx_bridge.interop.read_plans",
-    "plan_from_split_spec": "fx_bridge.interop.read_plans",
-    "device_map": "fx_bridge.interop.write_plans",
-    "split_spec": "fx_bridge.interop.write_plans",
-    "memory_profile": "fx_bridge.memory.profile",
-    "peak_memory": "fx_bridge.memory.profile",
-    "Costs": "fx_bridge.options",
-    "Placement": "fx_bridge.options",
-    "Search": "fx_bridge.options",
-    "Training": "fx_bridge.options",
-    "PartitionResult": "fx_bridge.partition",
-    "partition_module": "fx_bridge.partition",
-    "build_pipeline_stage": "fx_bridge.pipeline.build",
-    "PipelineRank": "fx_bridge.pipeline.rank",
-    "PlacedModel": "fx_bridge.placement.model",
-    "place": "fx_bridge.placement.model",
-    "summary": "fx_bridge.presentation.summary",
-    "split_by_plan": "fx_bridge.split.by_plan",
-    "StageGraph": "fx_bridge.split.graph",
-    "stage_graph": "fx_bridge.split.reader",
-    "split_by_tags": "fx_bridge.split.tags",
-    "Pipeline": "solver",
-}
-
 
 def _presenter() -> Presenter:
     from fx_bridge.presentation import plan_files

@@ -20,20 +20,4 @@ if TYPE_CHECKING:
     from fx_bridge.interop.write_plans import device_map as device_map
     from fx_bridge.interop.write_plans import split_spec as split_spec
 
-MODULE_OF = {
-    "checkpointed_modules": "fx_bridge.interop.checkpoints",
-    "plan_with_checkpoints": "fx_bridge.interop.checkpoints",
-    "engine_words": "fx_bridge.interop.engines",
-    "placement_for": "fx_bridge.interop.engines",
-    "plan_from_words": "fx_bridge.interop.engines",
-    "flagscale_settings": "fx_bridge.interop.megatron",
-    "megatron_arguments": "fx_bridge.interop.megatron",
-    "device_map_run": "fx_bridge.interop.read_plans",
-    "plan_from_device_map": "fx_bridge.interop.read_plans",
-    "plan_from_split_spec": "fx_bridge.interop.read_plans",
-    "layers_by_rank": "fx_bridge.interop.transformers_ranks",
-    "device_map": "fx_bridge.interop.write_plans",
-    "split_spec": "fx_bridge.interop.write_plans",
-}
-
 sys.modules[__name__].__class__ = LazyPackage

@@ -17,17 +17,4 @@ if TYPE_CHECKING:
     from fx_bridge.serving.step import ServeStep as ServeStep
     from fx_bridge.serving.step import serve_step as serve_step
 
-MODULE_OF = {
-    "half_layers": "fx_bridge.serving.halves",
-    "HostedPlan": "fx_bridge.serving.hosted",
-    "capture_phases": "fx_bridge.serving.phases",
-    "PlacedStep": "fx_bridge.serving.placed",
-    "ServingPlan": "fx_bridge.serving.plan",
-    "ServingPlanner": "fx_bridge.serving.planner",
-    "plan_serving": "fx_bridge.serving.planner",
-    "Request": "fx_bridge.serving.request",
-    "ServeStep": "fx_bridge.serving.step",
-    "serve_step": "fx_bridge.serving.step",
-}
-
 sys.modules[__name__].__class__ = LazyPackage

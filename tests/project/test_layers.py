@@ -202,7 +202,7 @@ def test_what_a_package_offers_is_what_it_says_to_type_checkers(file):
     package = importlib.import_module(module_of(file))
     (block,) = (node for node in tree_of(file).body if isinstance(node, ast.If))
     told = {alias.name: line.module for line in block.body for alias in line.names}
-    assert told == package.MODULE_OF
+    assert told == package.module_of
     assert sorted(package.__all__) == sorted(told)
     for name in told:
         assert getattr(package, name) is getattr(importlib.import_module(told[name]), name)
