@@ -16,13 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, check_stages, is_host
-from fx_bridge.interop.words import (
-    Words,
-    named_devices,
-    read_arguments,
-    read_number,
-    without_host,
-)
+from fx_bridge.interop.words import Words, named_devices, read_arguments, read_number, without_host
 from solver import PartitionError
 
 _PROGRAM: Final = "llama.cpp"

@@ -21,13 +21,7 @@ from fx_bridge.serving.phases import capture_phases, check_prompt
 from fx_bridge.serving.request import Request
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import places_of_pins, with_hand_made
-from solver import (
-    ColocationGroup,
-    Device,
-    PartitionError,
-    PartitionProblem,
-    problem_from_digraph,
-)
+from solver import ColocationGroup, Device, PartitionError, PartitionProblem, problem_from_digraph
 from solver.model.device_text import as_devices
 from solver.model.job import Host, Job
 

@@ -21,10 +21,7 @@ from fx_bridge.serving.host_words import HostWordsModel, check_search
 from fx_bridge.serving.hosted import HostedPlan
 from fx_bridge.serving.plan import ServingPlan
 from fx_bridge.serving.request import Request
-from solver import (
-    Device,
-    PartitionError,
-)
+from solver import Device, PartitionError
 from solver.model.checks import check_choice
 from solver.model.job import SERVING_OBJECTIVES, Host, ServingObjective
 from solver.offload.contexts import OffloadResult

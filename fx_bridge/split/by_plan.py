@@ -23,13 +23,7 @@ from fx_bridge.recomputation.stage import recomputing
 from fx_bridge.split.checks import check_splittable
 from fx_bridge.split.guards import CheckedModel, check_calls
 from fx_bridge.split.name_map import name_map, shared_tensors
-from fx_bridge.split.scratch_graph import (
-    ORIGIN,
-    Scratch,
-    final_value,
-    scratch_graph,
-    split_scratch,
-)
+from fx_bridge.split.scratch_graph import ORIGIN, Scratch, final_value, scratch_graph, split_scratch
 from solver import PartitionError, PartitionPlan, PartitionProblem
 
 

@@ -21,12 +21,7 @@ from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
 from fx_bridge.storages.kinds import Kinds, KindsFound
 from fx_bridge.storages.repeated_calls import RepeatedCalls
-from fx_bridge.storages.tensor_subclasses import (
-    is_wrapper,
-    mapped_parts,
-    named_tensors,
-    tensors_in,
-)
+from fx_bridge.storages.tensor_subclasses import is_wrapper, mapped_parts, named_tensors, tensors_in
 
 
 class Replay(fx.Interpreter):

@@ -33,11 +33,7 @@ from solver.model.arrays import Floats, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.closures import Closed
-from solver.presolve.device_kinds import (
-    capacity_bytes,
-    interchangeable_kinds,
-    sums_by_set,
-)
+from solver.presolve.device_kinds import capacity_bytes, interchangeable_kinds, sums_by_set
 from solver.presolve.graph import arcs_between, neighbours
 from solver.presolve.instance import Instance, contract
 from solver.presolve.least_held import LeastHeld

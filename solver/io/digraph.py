@@ -24,12 +24,7 @@ import itertools
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
-from solver.io.graph_attributes import (
-    OPERATOR_FIELDS,
-    check_times,
-    checked_graph,
-    reject_unknown,
-)
+from solver.io.graph_attributes import OPERATOR_FIELDS, check_times, checked_graph, reject_unknown
 from solver.model.checks import as_name, whole
 from solver.model.device_text import as_devices
 from solver.model.devices import Device

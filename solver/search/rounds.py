@@ -9,15 +9,7 @@ from solver.evaluation.result import SolveResult, StepRecord
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
-from solver.search.schedule import (
-    GROWTH,
-    PRESOLVE,
-    SCHEDULES,
-    TIMES,
-    UNIT_S,
-    UNIT_S_PER_UNIT,
-    Step,
-)
+from solver.search.schedule import GROWTH, PRESOLVE, SCHEDULES, TIMES, UNIT_S, UNIT_S_PER_UNIT, Step
 from solver.search.state import SearchState
 
 

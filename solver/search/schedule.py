@@ -18,14 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from solver.model.clock import Clock
-from solver.search import (
-    bounds,
-    branch_and_bound,
-    heuristics,
-    multilevel,
-    presolve,
-    recomputation,
-)
+from solver.search import bounds, branch_and_bound, heuristics, multilevel, presolve, recomputation
 from solver.search.branches import SearchTimes
 from solver.search.conditions import (
     Condition,

@@ -11,11 +11,7 @@ from solver.dp.stage_list import Families, StageLister, TooManyStages
 from solver.model.arrays import Floats
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import (
-    DeviceSets,
-    capacity_bytes,
-    interchangeable_kinds,
-)
+from solver.presolve.device_kinds import DeviceSets, capacity_bytes, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 from solver.stages.blocks import collapse_units
