@@ -25,10 +25,7 @@ def host_page(
 ) -> str:
     """Return the page of a plan with a host as HTML.
 
-    Parameters
-    ----------
-    title, answer, command, hand_overs
-        See :func:`fx_bridge.presentation.page.plan_page`.
+    The arguments from `title` on are those of :func:`fx_bridge.presentation.page.plan_page`.
     """
     sections = [
         ("units", "Units in the order in which they run", _units(cost, plan)),

@@ -44,36 +44,19 @@ _FLOAT32_BYTES: Final = 4
 class GgufJobs:
     """The jobs of a model for any context.
 
-    Parameters
-    ----------
-    request : Request
-        Its chunk is the engine's physical batch, of all sequences; `UBATCH` without one.
-    devices : sequence of Device
-        In the order of the layers, with their usable memory.
-    costs : Costs
-        Links, speeds by class, and the experts that tokens read.
-    host : Host, optional
-        Where layers, or parts of them, may run. Without one the host has the embedding alone.
-    may_fill : bool
-        Whether several devices that have all layers take batches in turns: the engine holds
-        inputs four times for this, and does not where a line has ``-ot`` or a layer on the host.
-    engine : {"llama.cpp", "ik_llama.cpp"}
-        The second copies matrices of the host unless told otherwise, those of experts for larger
-        batches; it cannot have first layers on the host if the output is the embedding.
+    The chunk of `request` is the physical batch of the engine, of all sequences; `UBATCH` without
+    one. `devices` are in the order of the layers, with their usable memory. `costs` has links,
+    speeds by class, and the experts that tokens read. On `host` layers, or parts of them, may run;
+    without one the host has the embedding alone.
 
-    Attributes
-    ----------
-    units : tuple of HalfLayer
-        In execution order.
-    groups : tuple of UnitGroup
-        What is placed together, but for matrices that may be elsewhere.
-    ubatch : int
-        Most tokens of a call, of all sequences, for which the engine makes room.
-    calls : mapping of int to int
-        Number of calls for a prompt, by their number of tokens of each sequence.
-    copies : bool
-        Whether calls of many tokens copy matrices of the host to the first device, as the engine
-        does unless told otherwise: where that is faster than to multiply on the host.
+    With `may_fill`, several devices that have all layers take batches in turns: the engine holds
+    inputs four times for this, and does not where a line has ``-ot`` or a layer on the host.
+    `engine` is ``"llama.cpp"``, or ``"ik_llama.cpp"``, which copies matrices of the host unless
+    told otherwise, those of experts for larger batches, and cannot have first layers on the host if
+    the output is the embedding.
+
+    In execution order, `units` are the parts of layers, and `groups` those that are placed
+    together, but for matrices that may be elsewhere.
     """
 
     def __init__(
@@ -89,7 +72,8 @@ class GgufJobs:
     ) -> None:
         self.model, self.request, self.devices = model, request, tuple(devices)
         self.host, self._costs, self._used = host, costs, len(self.devices)
-        self.ubatch = request.chunk or UBATCH
+        self.ubatch = request.chunk or UBATCH  # most tokens of a call, of all sequences
+        # By the number of tokens of each sequence.
         self.calls = replace(request, chunk=max(self.ubatch // request.batch, 1)).calls
         self._may_fill, self.engine = may_fill, engine
         self._is_ik = engine == IK_LLAMA_CPP
@@ -111,6 +95,7 @@ class GgufJobs:
         self._specs: Mapping[str, DeviceSpec] = {
             name: spec.launched("engine") for name, spec in specs.items() if name in classes
         }
+        # To the first device, in calls of many tokens, where multiplying on the host is slower.
         self.copies = self.host is not None and (self._is_ik or self._copies_faster())
 
     def on(

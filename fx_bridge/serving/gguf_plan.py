@@ -42,51 +42,28 @@ _LEAST_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """Contents of the memory of a device.
-
-    Attributes
-    ----------
-    layers : tuple of int
-        Those of which it has the first part, with the cache.
-    apart : tuple of int
-        Those of these with a part elsewhere.
-    weight_bytes, cache_bytes, buffer_bytes : int
-        Of tensors, of caches, and for values.
-    free_bytes : int or None
-        What is left; None if memory is unlimited.
-    """
+    """Contents of the memory of a device."""
 
     device: str
-    layers: tuple[int, ...]
-    apart: tuple[int, ...]
+    layers: tuple[int, ...]  # with their first part, which has the cache, here
+    apart: tuple[int, ...]  # those of these with a part elsewhere
     has_output: bool
     weight_bytes: int
     cache_bytes: int
-    buffer_bytes: int
-    free_bytes: int | None
+    buffer_bytes: int  # for values
+    free_bytes: int | None  # None if memory is unlimited
 
 
 @dataclass(frozen=True)
 class GgufPlan:
-    """The answer to a request.
+    """The answer to a request."""
 
-    Attributes
-    ----------
-    jobs : GgufJobs
-        On the devices in the order of the plan.
-    asked : Job
-        Of the units of the jobs, with the objective and the context of the plan. With one group of
-        sequences, throughput is best where a token takes least.
-    solved : SolveResult
-        ``OPTIMAL`` if no plan of llama.cpp is better, in any order of the devices.
-    has_all_orders : bool
-        Whether all orders of the devices count, or the given one alone.
-    """
-
-    jobs: GgufJobs
+    jobs: GgufJobs  # on the devices in the order of the plan
     asked: Job
-    solved: OffloadResult
-    has_all_orders: bool
+    """Of the units of the jobs, with the objective and the context of the plan. With one group of
+    sequences, throughput is best where a token takes least."""
+    solved: OffloadResult  # optimal if no plan of llama.cpp is better, in any order of the devices
+    has_all_orders: bool  # whether all orders of the devices count, or the given one alone
     host_has_first: ClassVar[bool] = True
     __repr__ = only_given
 
@@ -215,20 +192,11 @@ class GgufPlan:
 def plan_gguf(
     jobs: GgufJobs, objective: ServingObjective, limits: SolveLimits | None = None
 ) -> GgufPlan:
-    """Find the best plan that llama.cpp can run.
+    """Find the best plan that llama.cpp can run, and return the answer also where none exists.
 
-    Parameters
-    ----------
-    objective : {"request", "token", "throughput", "context"}
-        Least time of the request, or of a token; most tokens per second of its sequences; longest
-        context up to that of the training, and then the least time of a token.
-    limits : SolveLimits, optional
-        Of all searches together.
-
-    Returns
-    -------
-    GgufPlan
-        Also where none exists.
+    `objective` is the least time of the request, or of a token; the most tokens per second of its
+    sequences; or the longest context up to that of the training, and then the least time of a
+    token. `limits` are those of all searches together.
     """
     return _Search(jobs, objective, limits or SolveLimits()).answer()
 

@@ -46,12 +46,9 @@ HOST: Final = "cpu:0"
 
 
 def check_words(text: str, devices: Sequence[str]) -> None:
-    """Refuse arguments that are invalid for every model on some devices and a host.
+    """Refuse arguments that are invalid for every model on some devices and a host, in one line.
 
-    Raises
-    ------
-    PartitionError
-        In one line. :meth:`HostWordsModel.read` makes the checks that need the model.
+    :meth:`HostWordsModel.read` makes the checks that need the model.
     """
     check_options(text, [*devices, HOST])
 
@@ -74,50 +71,23 @@ def check_search(
 
 @dataclass(frozen=True, slots=True)
 class HostWords:
-    """Plan and cost of an engine's arguments.
+    """Plan and cost of an engine's arguments."""
 
-    Attributes
-    ----------
-    plan : PartitionPlan
-        Units that are resident and units on the host.
-    evaluation : OffloadEvaluation
-        Cost over all phases, and violated limits.
-    notes : tuple of str
-        Differences of the engine from the plan.
-    """
-
-    plan: PartitionPlan
-    evaluation: OffloadEvaluation
-    notes: tuple[str, ...] = ()
+    plan: PartitionPlan  # of resident units and units on the host
+    evaluation: OffloadEvaluation  # over all phases, with violated limits
+    notes: tuple[str, ...] = ()  # differences of the engine from the plan
     __repr__ = only_given
 
 
 class HostWordsModel:
     """Translation between plans of a model's half layers and arguments of llama.cpp.
 
-    Parameters
-    ----------
-    names : LayerNames
-        The layers.
-    groups : sequence of UnitGroup
-        Units before the layers, those of each layer, and those after them.
-    experts : collection of int
-        Positions of the units with experts.
-    instance : OffloadInstance
-        The units.
-    rows : int
-        Most tokens of a call.
-    copies : bool
-        Whether times are those of calls of many tokens that copy matrices of the host to a device.
-    weights : sequence of LayerWeights, optional
-        Names of the weights of each layer; by default all of llama.cpp's.
-    engine : {"llama.cpp", "ik_llama.cpp"}
-        The second needs `weights`.
-
-    Raises
-    ------
-    PartitionError
-        If a device is a host.
+    `groups` of the units of `instance` are those before the layers, those of each layer, and those
+    after them; `experts` has the positions of the units with experts. A call has at most `rows`
+    tokens. With `copies`, times are those of calls of many tokens that copy matrices of the host to
+    a device. `weights` names those of each layer, by default all of llama.cpp's; the `engine`
+    ``"ik_llama.cpp"`` needs them. Raises `PartitionError` if a device is a
+    host.
     """
 
     def __init__(
@@ -151,23 +121,11 @@ class HostWordsModel:
         batch: int,
         engine: str,
     ) -> HostWordsModel:
-        """Return the translation for a captured model.
+        """Return the translation for a captured model; `graphs` are by number of tokens per call.
 
-        Parameters
-        ----------
-        graphs : mapping of int to CapturedGraph
-            Graphs by the number of tokens per call.
-        instance : OffloadInstance
-            Its units are half layers of the graphs, or several of one layer.
-        batch : int
-            Sequences of a call.
-        engine : str
-            One of ``HOST_ENGINES``.
-
-        Raises
-        ------
-        PartitionError
-            If the engine has no such arguments, or the model is not one list of layers.
+        Units of `instance` are half layers of the graphs, or several of one layer; a call has
+        `batch` sequences. Raises `PartitionError` if the engine is none of ``HOST_ENGINES``, or the
+        model is not one list of layers.
         """
         from fx_bridge.interop.layered_model import LayeredModel
         from fx_bridge.serving.halves import parts_of_units
@@ -198,10 +156,8 @@ class HostWordsModel:
     def words(self, plan: PartitionPlan) -> Words:
         """Return a plan as arguments.
 
-        Raises
-        ------
-        PartitionError
-            If the engine cannot run the plan. One line names a misplaced unit and the nearest plan.
+        Raises `PartitionError` if the engine cannot run it; one line names a misplaced unit and the
+        nearest plan.
         """
         nearest = self._nearest(plan)
         places = [self._instance.units_of(each) for each in (plan, nearest)]
@@ -220,10 +176,7 @@ class HostWordsModel:
     def read(self, text: str) -> HostWords:
         """Return the plan of some arguments, with its cost.
 
-        Raises
-        ------
-        PartitionError
-            If the arguments are no plan of this model on these devices; one line says why.
+        Raises `PartitionError` if they are no plan of this model on these devices.
         """
         names = [device.name for device in self._instance.devices]
         if self._is_ik:

@@ -145,12 +145,7 @@ class StageBounds:
     def least_bottleneck_ns(self, slots: int, at_least: int = 0) -> int:
         """Return a lower bound of the bottleneck from averages, positions and borders.
 
-        Parameters
-        ----------
-        slots : int
-            The most stages.
-        at_least : int
-            A known bound.
+        Plans have at most `slots` stages; `at_least` is a known bound.
         """
         least = max(at_least, least_average_ns(self._units, slots))
         for positions, _ in self._positions:

@@ -116,27 +116,13 @@ def _cheapest_place(region: Region, order: Sequence[int], step: int) -> int:
 
 
 def consecutive_clusters(units: Instance, order: Sequence[int], most: int) -> tuple[list[int], int]:
-    """Divide an order into clusters that end where little crosses.
+    """Divide an order of the units into about `most` clusters that end where little crosses.
 
-    Parameters
-    ----------
-    order : sequence of int
-        A topological order of the units.
-    most : int
-        The approximate number of clusters.
-
-    Returns
-    -------
-    cluster_of : list of int
-        By unit; numbered along `order`.
-    count : int
-        Of the clusters.
-
-    Notes
-    -----
     Work, weights and units together are divided into equal parts, and each part ends a cluster at
     its cheapest place. Pins and cuts end clusters too: units that allow different devices stay
-    separate. O(n log n).
+    separate. `order` is topological. O(n log n).
+
+    Returns the cluster of each unit, numbered along `order`, and their number.
     """
     count = len(units)
     sequence = np.array(order, dtype=np.int64)

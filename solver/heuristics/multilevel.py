@@ -33,13 +33,7 @@ _CUT_S_PER_PLACE: Final = 1.2e-5
 
 
 class Multilevel:
-    """The levels of one graph: its units, and clusters of them.
-
-    Parameters
-    ----------
-    units : Instance
-        The finest level.
-    """
+    """The levels of one graph: its units, and clusters of them."""
 
     def __init__(self, units: Instance) -> None:
         self._units = units
@@ -80,20 +74,10 @@ class Multilevel:
         return best_cut(self._units, clock=clock)
 
     def anneal(self, plan: PartitionPlan, clock: Clock, *, seed: int, target: int) -> PartitionPlan:
-        """Return `plan` improved by moves of clusters, in a time that grows with their number.
+        """Return a feasible plan improved by moves of clusters.
 
-        Clusters that `plan` divides go to the stage of their first operator.
-
-        Parameters
-        ----------
-        plan : PartitionPlan
-            A feasible one.
-        clock : Clock
-            When to stop.
-        seed : int
-            Of all random choices.
-        target : int
-            Stop when the first objective reaches this.
+        The time grows with the number of clusters. Those that `plan` divides go to the stage of
+        their first operator. The search stops when the first objective reaches `target`.
         """
         most = min(_MOST_ITERATIONS, _ITERATIONS_PER_CLUSTER * len(self.coarse))
         return improve(

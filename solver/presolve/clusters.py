@@ -19,27 +19,15 @@ def cluster(
 ) -> tuple[list[int], int]:
     """Merge units of equal position along arcs without a parallel path.
 
-    An arc (u, v) may be contracted if v is the only successor of u or u the only predecessor
-    of v: any other path from u to v would begin, or end, with another arc, so no cycle
-    appears. Arcs with the largest transfers come first, as in heavy-edge matching (Karypis and
-    Kumar, SIAM J. Sci. Comput. 20, 1998, section 3.1; for acyclic partitions Herrmann et al., SIAM
-    J. Sci. Comput. 41, 2019, section 4.1).
+    An arc (u, v) may be contracted if v is the only successor of u or u the only predecessor of v:
+    any other path from u to v would begin, or end, with another arc, so no cycle appears. Arcs with
+    the largest transfers come first, as in heavy-edge matching (Karypis and Kumar, SIAM J. Sci.
+    Comput. 20, 1998, section 3.1; for acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41,
+    2019, section 4.1).
 
-    Parameters
-    ----------
-    position_of : sequence of int
-        Units of different positions stay apart, so that the plan survives.
-    share : float
-        Largest part of all work, and of all bytes held, in one cluster.
-    seed : int
-        Of the order among arcs.
-
-    Returns
-    -------
-    cluster_of : list of int
-        By unit; numbered in a topological order.
-    count : int
-        Of the clusters.
+    Units of different positions stay apart, so that the plan survives. A cluster has at most
+    `share` of all work, and of all bytes held. Returns the cluster of each unit, numbered in a
+    topological order, and their number.
     """
     rng = random.Random(seed)
     n = len(units)

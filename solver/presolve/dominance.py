@@ -102,23 +102,15 @@ _LARGEST_FAN = 8
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Simplified:
-    """A unit graph without dominated choices.
-
-    Attributes
-    ----------
-    original, units : Instance
-        Before and after; plans of `units` are plans of `original` at the same cost.
-    merges : tuple of (int, int)
-        Units of `original`, with all units merged into them before, that move to the stage of
-        their anchor, and the anchors; in the order in which they were made.
-    anchor_of : tuple of int
-        For each unit of `original` the one whose stage it takes, perhaps itself.
-    """
+    """A unit graph without dominated choices."""
 
     original: Instance
-    units: Instance
+    units: Instance  # plans of these are plans of `original` at the same cost
     merges: tuple[tuple[int, int], ...]
+    """Units of `original`, with all units merged into them before, that move to the stage of their
+    anchor, and the anchors; in the order in which they were made."""
     anchor_of: tuple[int, ...]
+    """For each unit of `original` the one whose stage it takes, perhaps itself."""
 
     @classmethod
     def unchanged(cls, units: Instance) -> Simplified:

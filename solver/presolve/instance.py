@@ -37,25 +37,13 @@ class SharedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A :class:`solver.model.holdings.Holding` in terms of units.
+    """A :class:`solver.model.holdings.Holding` in terms of units."""
 
-    Attributes
-    ----------
-    unit : int
-        The unit of its operator.
-    first, last : int
-        Positions in the execution order.
-    readers : tuple of int
-        Other units for which it waits, ascending.
-    is_output : bool
-        It stays until the stage ends, in any plan.
-    """
-
-    unit: int
-    first: int
+    unit: int  # the unit of its operator
+    first: int  # positions in the execution order
     last: int
-    readers: tuple[int, ...]
-    is_output: bool
+    readers: tuple[int, ...]  # other units for which it waits, ascending
+    is_output: bool  # it stays until the stage ends, in any plan
     size_bytes: int
 
 
@@ -64,33 +52,19 @@ class Instance:
     """The problem on units, with derived data; units are in a topological order.
 
     Derived data are computed on first use; arrays are read-only.
-
-    Attributes
-    ----------
-    members : tuple of tuple of int
-        Operator indices of each unit, in execution order.
-    edges : tuple of (int, int)
-        Forward arcs between different units, ascending.
-    allowed_devices : tuple
-        For each unit the devices that all its members allow; None allows all. An empty set
-        makes the problem infeasible.
-    nets, input_nets : tuple of Net
-        Values of units, and of the caller, that other units read.
-    relays : tuple of Net
-        Relayed values, instead of `nets`; empty under other charging.
-    weights, saved : tuple of SharedBytes
-        `saved` has the bytes kept for one microbatch, in training.
     """
 
     problem: PartitionProblem
-    members: tuple[tuple[int, ...], ...]
-    edges: tuple[tuple[int, int], ...]
+    members: tuple[tuple[int, ...], ...]  # operator indices of each unit, in execution order
+    edges: tuple[tuple[int, int], ...]  # forward arcs between different units, ascending
     allowed_devices: tuple[frozenset[str] | None, ...]
-    nets: tuple[Net, ...]
-    input_nets: tuple[Net, ...]
-    relays: tuple[Net, ...]
+    """For each unit the devices that all its members allow; None allows all. An empty set makes the
+    problem infeasible."""
+    nets: tuple[Net, ...]  # values of units that other units read
+    input_nets: tuple[Net, ...]  # values of the caller that units read
+    relays: tuple[Net, ...]  # relayed values, instead of `nets`; empty under other charging
     weights: tuple[SharedBytes, ...]
-    saved: tuple[SharedBytes, ...]
+    saved: tuple[SharedBytes, ...]  # kept for one microbatch, in training
     storages: tuple[Storage, ...]
 
     def __len__(self) -> int:

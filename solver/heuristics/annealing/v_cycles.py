@@ -32,26 +32,14 @@ def usual_moves(units: Instance) -> int:
 
 @dataclass(slots=True)
 class VCycles:
-    """The V-cycles of one search.
-
-    Parameters
-    ----------
-    devices : list of Device
-        By position.
-    objective : {"bottleneck", "transfer", "latency", "peak_memory"}
-        The objective to minimise.
-    seed, target
-        As for :func:`solver.heuristics.local_search.improve`.
-    clock : Clock
-        Its time is divided among the cycles.
-    """
+    """The V-cycles of one search; `seed` and `target` are those of `improve` in `local_search`."""
 
     units: Instance
-    devices: list[Device]
+    devices: list[Device]  # by position
     objective: ObjectiveName
     seed: int
     target: int
-    clock: Clock
+    clock: Clock  # its time is divided among the cycles
 
     def run(self, positions: list[int], budget: int) -> list[int] | None:
         """Return the best positions found within the capacities, or None."""
