@@ -14,7 +14,7 @@ from fx_bridge.capture.layers import layer_calls, repeated_modules
 from fx_bridge.digraph import to_digraph
 from fx_bridge.files.stored_types import cache_type
 from fx_bridge.interop.engines import placement_for
-from fx_bridge.options import Costs, Placement
+from fx_bridge.options import DEFAULT_COSTS, DEFAULT_PLACEMENT, Costs, Placement
 from fx_bridge.placement.slots import padding_bytes
 from fx_bridge.serving.halves import half_layers, joined
 from fx_bridge.serving.phases import capture_phases, check_prompt
@@ -36,18 +36,23 @@ class ServingGraphs:
     def __init__(
         self,
         model: nn.Module,
-        request: Request,
-        devices: Sequence[Device] | str,
+        request: Request | None = None,
         *,
-        whole_layers: bool,
-        engine: str | None,
-        placement: Placement,
-        costs: Costs,
+        devices: Sequence[Device] | str,
+        whole_layers: bool = False,
+        engine: str | None = None,
+        placement: Placement = DEFAULT_PLACEMENT,
+        costs: Costs = DEFAULT_COSTS,
         host: Host | None = None,
         weight_bytes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        self._model, self._request, self._devices = model, request, as_devices(devices)
-        self._host, self._weight_bytes = host, weight_bytes
+        if host is not None and placement.cut_after:
+            raise PartitionError(
+                "cut_after ends stages of plans without a host; leave it out, or host"
+            )
+        self._model, self._devices, self._host = model, as_devices(devices), host
+        self._request = request = Request() if request is None else request
+        self._engine, self._weight_bytes = engine, weight_bytes
         classes = {device.device_class for device in self._devices}
         if host is not None:
             costs = replace(costs, memory_model="weights")

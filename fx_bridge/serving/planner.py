@@ -21,7 +21,7 @@ from fx_bridge.serving.host_words import HostWordsModel, check_search
 from fx_bridge.serving.hosted import HostedPlan
 from fx_bridge.serving.plan import ServingPlan
 from fx_bridge.serving.request import Request
-from solver import Device, PartitionError
+from solver import Device
 from solver.model.checks import check_choice
 from solver.model.job import SERVING_OBJECTIVES, Host, ServingObjective
 from solver.offload.contexts import OffloadResult
@@ -31,7 +31,7 @@ from solver.serving.evaluate import ServingResult
 from solver.serving.solve import solve_job
 
 
-class ServingPlanner:
+class ServingPlanner(ServingGraphs):
     """Planner for one request of a causal language model; all its plans share one capture.
 
     Parameters
@@ -70,39 +70,6 @@ class ServingPlanner:
         If the model cannot be served, or an argument is invalid.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        request: Request | None = None,
-        *,
-        devices: Sequence[Device] | str,
-        whole_layers: bool = False,
-        engine: str | None = None,
-        placement: Placement = DEFAULT_PLACEMENT,
-        costs: Costs = DEFAULT_COSTS,
-        host: Host | None = None,
-        weight_bytes: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        if host is not None and placement.cut_after:
-            raise PartitionError(
-                "cut_after ends stages of plans without a host; leave it out, or host"
-            )
-        self._request = Request() if request is None else request
-        self._engine = engine if host is not None else None
-        self._graphs = ServingGraphs(
-            model,
-            self._request,
-            devices,
-            whole_layers=whole_layers,
-            engine=engine,
-            placement=placement,
-            costs=costs,
-            host=host,
-            weight_bytes=weight_bytes,
-        )
-        graphs = self._graphs.graphs.values()
-        self._experts_read = costs.experts_read if any(map(has_experts, graphs)) else None
-
     def plan(
         self,
         objective: ServingObjective = "request",
@@ -111,45 +78,28 @@ class ServingPlanner:
         any_context: bool = False,
         search: Search = DEFAULT_SEARCH,
     ) -> ServingPlan:
-        """Find the best plan for one objective.
+        """Find the best plan for one objective, and return the answer even if no plan exists.
 
-        Parameters
-        ----------
-        objective : {"request", "token", "throughput", "context"}
-            Least time of the request; least time of a token; most tokens per second, with any
-            number of interleaved groups of sequences; most tokens that fit.
-        first_token_limit_ns : int, optional
-            Nanoseconds that the prompt may take; for the objective ``token``.
-        any_context : bool
-            Also capture longer contexts, as the objective ``context`` always does.
-            :class:`solver.serving.contexts.Contexts` can then bound the context of any plan.
-        search : Search
-            Solver, steps to leave out, and limits of all searches of this plan together.
-
-        Returns
-        -------
-        ServingPlan
-            The answer even if no plan exists; see the status of `solved`.
-
-        Raises
-        ------
-        PartitionError
-            If an argument is invalid.
+        The objective is the least time of the request, or of a token; the most tokens per second,
+        with any number of interleaved groups of sequences; or the most tokens that fit. For the
+        objective ``token``, the prompt may take `first_token_limit_ns`. With `any_context`, longer
+        contexts are captured too, as for the objective ``context``, so that
+        :class:`solver.serving.contexts.Contexts` can bound the context of any plan. `search` has
+        the limits of all searches of this plan together. PartitionError if an argument is invalid.
         """
         check_choice(objective, SERVING_OBJECTIVES, "objective")
-        job = self._graphs.job(grows=any_context or objective == "context")
+        job = self.job(grows=any_context or objective == "context")
         job = job.replace(objective=objective, first_token_limit_ns=first_token_limit_ns)
-        graphs, made = self._graphs, HostedPlan if job.host else ServingPlan
         solved: ServingResult | OffloadResult
-        if self._engine is not None:
+        if job.host is not None and self._engine is not None:
             check_search(self._engine, search.solver, search.without, first_token_limit_ns)
             instance = OffloadInstance.of(job)
-            model = HostWordsModel.of(graphs.graphs, instance, job.batch, self._engine)
+            model = HostWordsModel.of(self.graphs, instance, job.batch, self._engine)
             solved = model.solve(search.limits)
         elif objective == "context" and job.others:
             solved = solve_captured_context(
                 job,
-                graphs.phases,
+                self.phases,
                 search.limits,
                 least=max(self._request.calls),
                 solver=search.solver,
@@ -157,7 +107,10 @@ class ServingPlanner:
             )
         else:
             solved = solve_job(job, search.limits, solver=search.solver, without=search.without)
-        return made(graphs.step, graphs.graphs, self._request, job, solved, self._experts_read)
+        has_any = any(map(has_experts, self.graphs.values()))
+        experts_read = self._costs.experts_read if has_any else None
+        made = HostedPlan if job.host else ServingPlan
+        return made(self.step, self.graphs, self._request, job, solved, experts_read)
 
 
 def plan_serving(
@@ -208,8 +161,5 @@ def plan_serving(
         weight_bytes=weight_bytes,
     )
     return planner.plan(
-        objective,
-        first_token_limit_ns=first_token_limit_ns,
-        any_context=any_context,
-        search=search,
+        objective, first_token_limit_ns=first_token_limit_ns, any_context=any_context, search=search
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from fx_bridge.options import DEFAULT_COSTS, DEFAULT_PLACEMENT, Costs
+from fx_bridge.options import Costs
 from fx_bridge.serving import Request, ServingPlanner, plan_serving, serve_step
 from fx_bridge.serving.graphs import ServingGraphs
 from solver import Device, PartitionError, SolveStatus
@@ -61,8 +61,7 @@ def test_the_most_tokens_fit_a_graph_that_was_captured_with_them(padded, monkeyp
     assert captured[:2] == [16, 32] and captured[-2:] == [most, most + 1]
     # What grows in proportion is not captured in vain; a leap of what is padded is found.
     assert len(captured) == len(set(captured)) == (6 if padded else 4)
-    defaults = {"placement": DEFAULT_PLACEMENT, "costs": DEFAULT_COSTS}
-    graphs = ServingGraphs(model, REQUEST, DEVICES, whole_layers=False, engine=None, **defaults)
+    graphs = ServingGraphs(model, REQUEST, devices=DEVICES)
     jobs = [found.asked.replace(phases=graphs.phases(at), others={}) for at in (most, most + 1)]
     broken = [[e.violations for e in evaluate_phases(job, found.plan).values()] for job in jobs]
     assert [any(violations) for violations in broken] == [False, True]
