@@ -135,11 +135,4 @@ def part_of(captured: CapturedGraph, plan: PartitionPlan) -> PartitionPlan:
     names = [node.name for node in captured.operators]
     if missing := [name for name in names if name not in plan.assignment]:
         raise PartitionError(f"the plan has no device for operator {missing[0]!r}; plan all graphs")
-    assignment = {name: plan.assignment[name] for name in names}
-    used = set(assignment.values())
-    return PartitionPlan(
-        assignment,
-        tuple(device for device in plan.device_order if device in used),
-        {name: plan.chunks.get(name, 0) for name in names},
-        mode_of={name: plan.mode_of[name] for name in names if name in plan.mode_of},
-    )
+    return plan.restricted(names)

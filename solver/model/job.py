@@ -303,13 +303,7 @@ class Job:
 
     def plan_of(self, phase: str, plan: PartitionPlan) -> PartitionPlan:
         """Return the part of a plan for all phases that is about one of them."""
-        names = [op.name for op in self.phases[phase].operators]
-        chunks = {name: plan.chunks.get(name, 0) for name in names}
-        assignment = {name: plan.assignment[name] for name in names}
-        used = set(assignment.values())
-        order = tuple(device for device in plan.device_order if device in used)
-        modes = {name: plan.mode_of[name] for name in names if name in plan.mode_of}
-        return PartitionPlan(assignment, order, chunks, mode_of=modes)
+        return plan.restricted(op.name for op in self.phases[phase].operators)
 
     # -- validation -----------------------------------------------------------------------------
 

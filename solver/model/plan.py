@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -196,6 +196,17 @@ class PartitionPlan:
                 name: position[device, self.chunks.get(name, 0)]
                 for name, device in self.assignment.items()
             }
+        )
+
+    def restricted(self, operators: Iterable[str]) -> PartitionPlan:
+        """Return the plan of some of the operators, without recomputation."""
+        assignment = {name: self.assignment[name] for name in operators}
+        used = set(assignment.values())
+        return PartitionPlan(
+            assignment,
+            tuple(device for device in self.device_order if device in used),
+            {name: self.chunks.get(name, 0) for name in assignment},
+            mode_of={name: mode for name, mode in self.mode_of.items() if name in assignment},
         )
 
     def stage_of(self, operator: str) -> Stage:
