@@ -13,7 +13,7 @@ from torch import nn
 
 from fx_bridge.checkpoint.manifest import TensorView
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, with_parts
+from fx_bridge.storages.tensor_subclasses import is_wrapper, pieces_of, with_parts
 from solver import PartitionError
 
 
@@ -72,11 +72,6 @@ def parts_in(slots: Mapping[str, Slot]) -> dict[str, torch.Tensor]:
     }
 
 
-def pieces_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the tensors with the values of `tensor`: itself, or the parts of a wrapper."""
-    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
-
-
 def made_of(slot: Slot, path: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the replacement of a slot's tensor, from the `tensors` of a file by path.
 
@@ -125,9 +120,7 @@ def stored(module: nn.Module, where: str) -> Stored:
 
 
 def restored(
-    tensors: Mapping[str, torch.Tensor],
-    aliases: Mapping[str, str],
-    views: Mapping[str, TensorView],
+    tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str], views: Mapping[str, TensorView]
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a :class:`Stored` by path; tied ones are one object.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from fx_bridge.storages.tensor_subclasses import (
     is_wrapper,
     mapped_parts,
     parts_of,
+    pieces_of,
     tensor_leaves,
 )
 from solver import PartitionError
@@ -192,7 +193,7 @@ def _cloned(tree: Any) -> Any:
     Tensors that share memory do so afterwards.
     """
     leaves = {id(t): t for t in tensor_leaves(tree)}
-    storages = [memory_of(part) for leaf in leaves.values() for part in _pieces(leaf)]
+    storages = [memory_of(part) for leaf in leaves.values() for part in pieces_of(leaf).values()]
     memo: dict[int, Any] = {}
 
     def clone_piece(_: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -208,22 +209,18 @@ def _cloned(tree: Any) -> Any:
     return pytree.tree_map(lambda leaf: copy.deepcopy(leaf, memo), tree)
 
 
-def _pieces(tensor: torch.Tensor) -> Collection[torch.Tensor]:
-    return parts_of(tensor).values() if is_wrapper(tensor) else (tensor,)
-
-
 def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]]:
     """Return the groups of names that share memory with an output."""
     names: dict[object, set[str]] = {}
     found: set[object] = set()
     for what, tree in (("input", inputs), ("output", outputs)):
         for path, leaf in named_leaves(tree)[0]:
-            for part in _pieces(leaf) if isinstance(leaf, torch.Tensor) else ():
+            for part in pieces_of(leaf).values() if isinstance(leaf, torch.Tensor) else ():
                 names.setdefault(memory_of(part), set()).add(what + path)
                 if what == "output":
                     found.add(memory_of(part))
     for name, tensor in _tensors(module):
-        for part in _pieces(tensor):
+        for part in pieces_of(tensor).values():
             names.setdefault(memory_of(part), set()).add(name)
     return {frozenset(names[memory]) for memory in found if len(names[memory]) > 1}
 
@@ -262,8 +259,8 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
                         # A write of a value with a gradient: the tensor is no leaf any more.
                         tensor.detach_()
                     if not same_bits(tensor, values[key]):
-                        pieces = zip(_pieces(tensor), _pieces(values[key]), strict=True)
-                        for piece, value in pieces:
+                        pieces = (pieces_of(each).values() for each in (tensor, values[key]))
+                        for piece, value in zip(*pieces, strict=True):
                             piece.copy_(value)
                     if tensor.is_leaf:
                         tensor.grad = gradient
@@ -285,13 +282,13 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     Plain tensors in the memory of a parameter or buffer are left out.
     """
     tensors = (*module.parameters(), *module.buffers())
-    registered = {memory_of(part) for tensor in tensors for part in _pieces(tensor)}
+    registered = {memory_of(part) for tensor in tensors for part in pieces_of(tensor).values()}
     for prefix, part in module.named_modules(remove_duplicate=False):
         for table in (part._parameters, part._buffers, part.__dict__):
             for name, tensor in table.items():
                 if not isinstance(tensor, torch.Tensor) or (
                     table is part.__dict__
-                    and registered.issuperset(map(memory_of, _pieces(tensor)))
+                    and registered.issuperset(map(memory_of, pieces_of(tensor).values()))
                 ):
                     continue
                 yield original_name(module, f"{prefix}.{name}" if prefix else name), tensor

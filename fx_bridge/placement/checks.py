@@ -10,7 +10,6 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.model.messages import describe
-from fx_bridge.checkpoint.manifest import load_manifest
 from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.placement.weights import tensors_within
 from solver import PartitionError
@@ -136,15 +135,6 @@ def check_values(
                     f"{str(real[0])!r}; capture the model with its weights, give the folder of its "
                     "stage files (weights=…), or place all stages on meta"
                 )
-
-
-def check_files(split: fx.GraphModule, weights: str | os.PathLike[str]) -> None:
-    """Raise PartitionError unless `weights` is a folder of stage files for the plan of `split`."""
-    if load_manifest(weights).plan != split.meta["plan"]:
-        raise PartitionError(
-            f"{weights} holds the stages of another plan; split the model by that plan, or write "
-            "the stages of this one"
-        )
 
 
 def check_streamed(

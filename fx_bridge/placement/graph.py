@@ -36,14 +36,8 @@ def placed_graph(
     """Return the graph of a placed model, with the stage names of its split.
 
     Results stay where they are made if `output_device` is None. The stages in `streamed` run on
-    copies of weights in host memory.
-
-    A value is sent once to every other device that reads it, right after the call of its stage; a
-    graph input is sent when a stage first reads it. Calls are issued in stage order with one
-    exception: a stage on the host blocks its caller and stages on accelerators do not, so
-    accelerators get all ready work before the host starts its own. Each device runs its stages in
-    stage order, and so do all accelerators together: random numbers are drawn in the same order
-    from each generator.
+    copies of weights in host memory. ``docs/placement.md``, "What runs when", has the order of
+    issue.
     """
     return _Writer(placing, output_device, streamed, placing.elsewhere()).write()
 

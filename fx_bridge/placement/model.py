@@ -9,8 +9,8 @@ from typing import Any, get_args
 import torch
 from torch import fx, nn
 
+from fx_bridge.checkpoint.manifest import check_plan, load_manifest
 from fx_bridge.placement.checks import (
-    check_files,
     check_streamed,
     check_values,
     checked_output_device,
@@ -40,13 +40,11 @@ from solver.model.text import shown
 class PlacedModel(CheckedModel):
     """A split with its stages on their devices; called like the model.
 
-    Made by :func:`place`. Its children are the stages, with the names and parameter names of the
-    split, so that ``parameters()``, ``state_dict()`` and ``load_state_dict()`` are those of the
-    split; :meth:`model_state_dict` has the model's own names. ``code`` shows the calls of the
-    stages and every transfer between them. ``meta`` is that of the split, with the torch.device of
-    each stage by name in ``meta["devices"]`` and the names of streamed stages in
-    ``meta["streamed"]``. ``parameters()`` and ``state_dict()`` give streamed weights in host
-    memory.
+    Made by :func:`place`. Its children are the stages, and its parameters and states those of the
+    split, streamed ones in host memory; :meth:`model_state_dict` has the model's own names.
+    ``code`` shows the calls of the stages and every transfer between them. ``meta`` is that of the
+    split, with the torch.device of each stage by name in ``meta["devices"]`` and the names of
+    streamed stages in ``meta["streamed"]``.
     """
 
     @property
@@ -199,18 +197,8 @@ def place(
     Notes
     -----
     ``docs/placement.md`` has the devices of all tensors, the order of transfers, and streaming.
-
-    The model's *home* is the device of its parameters at the capture. Tensors that the model has
-    elsewhere, such as lengths on the host, stay there. Buffers that several devices read are
-    copied: a written one has all of its readers in one stage.
-
-    One thread issues all work; kernels on accelerators and copies to them are asynchronous. A copy
-    from the host is asynchronous only from pinned memory: do not overwrite such an input before the
-    accelerator has read it. Plan devices mapped to one device run one after the other.
-
-    An input that a stage writes in place (a cache) is written back to the caller's tensor at the
-    end of the call, except on the meta device. Results sent to another device are copies; others
-    may share memory with inputs and weights.
+    Do not overwrite an input in pinned memory before the accelerator has read it: its copies are
+    asynchronous.
 
     Examples
     --------
@@ -275,7 +263,7 @@ def place_all(
         home = home_of(split)
         check_values(stages, device_of, weights)
         if weights is not None:
-            check_files(split, weights)
+            check_plan(load_manifest(weights), split.meta["plan"])
         results_on.append(checked_output_device(output_device, device_of, home))
         if placings and placings[0].placed.home != home:
             raise PartitionError(

@@ -12,10 +12,11 @@ from torch import fx, nn
 
 from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.checkpoint.manifest import position_of
-from fx_bridge.checkpoint.tensors import overlapping, pieces_of, slots_of
+from fx_bridge.checkpoint.tensors import overlapping, slots_of
 from fx_bridge.placement.links import reads_pinned
 from fx_bridge.placement.weights import HOST, PlacedWeights, tensors_within
 from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.tensor_subclasses import pieces_of
 from solver import PartitionError
 
 TiedWeights = Literal["sum", "copy"]
@@ -54,15 +55,11 @@ class Placing:
             position = position_of(plan, index)
             self.placed.load(stage, folder, position, device, ids, pin=reads_pinned(device))
 
-    def held(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of each stage that its own device holds or streams."""
-        yield from self._tensors(borrowed=False)
+    def held(self, *, borrowed: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of each stage that its own device holds or streams.
 
-    def borrowed(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors of each stage that every call sends from another device."""
-        yield from self._tensors(borrowed=True)
-
-    def _tensors(self, *, borrowed: bool) -> Iterator[tuple[str, torch.Tensor]]:
+        The `borrowed` ones are those that every call sends from another device.
+        """
         for name, stage in self.stages.items():
             for tensor in tensors_within(stage):
                 is_shared = self.tied_weights == "sum" and isinstance(tensor, nn.Parameter)
@@ -199,7 +196,7 @@ def place_tensors(placings: Sequence[Placing], streamed: Streamed) -> None:
     for device, tensors in held.items():
         placed.add(tensors, device)
     for placing in placings:
-        for name, tensor in placing.borrowed():
+        for name, tensor in placing.held(borrowed=True):
             placed.share(tensor, placing.device_at(tensor), placing.device_of[name])
 
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import torch
 
-from fx_bridge.checkpoint.tensors import in_place_of, overlapping, pieces_of
+from fx_bridge.checkpoint.tensors import in_place_of, overlapping
 from fx_bridge.placement.weights import cover_of, span_of, with_pieces, within
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.tensor_subclasses import parts_of
+from fx_bridge.storages.tensor_subclasses import parts_of, pieces_of
 from fx_bridge.storages.weights import WeightStorage
 
 ALIGNMENT_BYTES: Final = 256

@@ -1,8 +1,6 @@
 """Stages whose weights stay in host memory and are copied to their device in every call.
 
-Each device has slots of equal size and one link from the host. While a stage runs on the weights
-in one slot, those of the next stages are loaded into the others; the last stage is followed by the
-first ones of the next call. A call allocates no memory.
+``docs/placement.md``, "Weights that do not fit", has the slots, and the order of loads.
 """
 
 from __future__ import annotations
@@ -17,11 +15,12 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fx_bridge.checkpoint.tensors import Slot, pieces_of, slots_of
+from fx_bridge.checkpoint.tensors import Slot, slots_of
 from fx_bridge.placement.links import link_to
 from fx_bridge.placement.slots import HostWeights, Slots
 from fx_bridge.placement.transfers import call_with_weights
 from fx_bridge.placement.weights import moved_together
+from fx_bridge.storages.tensor_subclasses import pieces_of
 from solver import PartitionError
 
 _KEY: Final = "streamed"
@@ -210,10 +209,7 @@ def wait_for_loads(stages: Iterable[nn.Module]) -> None:
 
 
 def _streamed_stage(
-    stage: nn.Module,
-    paths: Sequence[str],
-    stream: WeightStream,
-    upcoming: tuple[HostWeights, ...],
+    stage: nn.Module, paths: Sequence[str], stream: WeightStream, upcoming: tuple[HostWeights, ...]
 ) -> _StreamedStage:
     index_of = {id(tensor): index for index, tensor in enumerate(upcoming[0].tensors)}
     places: dict[str, int] = {}

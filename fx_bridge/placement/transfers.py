@@ -1,12 +1,9 @@
-"""Transfers between the stages of a placed model.
+"""Transfers between the stages of a placed model (``docs/placement.md``, "What runs when").
 
 These functions are nodes of the graph of a :class:`fx_bridge.placement.model.PlacedModel`; each
-takes a tensor or a container of tensors and maps over its tensors.
-
-Copies between accelerators, and from the host to one, are ordered by the current streams of both
-devices, so later kernels see them; the host does not wait. The host itself has no stream: a
-non-blocking copy *to* it leaves a tensor without its values. Such a copy is therefore sent with an
-event (:func:`send_to_host`) and waited for at its first reader (:func:`receive`).
+takes a tensor or a container of tensors and maps over its tensors. The host has no stream: a
+non-blocking copy *to* it leaves a tensor without its values. Such a copy is sent with an event
+(:func:`send_to_host`) and waited for at its first reader (:func:`receive`).
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.checkpoint.stages import load_stage_weights
-from fx_bridge.checkpoint.tensors import extent_of, in_place_of, overlapping, pieces_of, slots_of
+from fx_bridge.checkpoint.tensors import extent_of, in_place_of, overlapping, slots_of
 from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.tensor_subclasses import is_wrapper, with_parts
+from fx_bridge.storages.tensor_subclasses import is_wrapper, pieces_of, with_parts
 
 HOST: Final = torch.device("cpu")
 _ALIGNMENT: Final = 16

@@ -71,6 +71,11 @@ def parts_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     return {f".{name}": getattr(tensor, name)() for name in names}
 
 
+def pieces_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the tensors with the values of `tensor`: itself, or the parts of a wrapper."""
+    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
+
+
 def settings_of(tensor: torch.Tensor) -> str:
     """Return the settings of a wrapper besides its parts, such as the size of blocks, as text.
 

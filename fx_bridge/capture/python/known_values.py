@@ -22,7 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from fx_bridge.capture.model.constants import named_leaves
 from fx_bridge.capture.python.eager_code import around_forward
-from fx_bridge.storages.mutations import written_arguments
+from fx_bridge.storages.mutations import memory_of, written_arguments
 from solver.model.quantities import counted
 
 _NAMESPACES: Final = ("aten", "prims")
@@ -103,7 +103,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._written: set[str] = set()
         self._real = real
         self._known: Any = WeakIdKeyDictionary()
-        self._spoiled: set[int] = set()
+        self._spoiled: set[object] = set()
         self._buffers: dict[str, tuple[torch.Tensor, int]] = {}
 
     @classmethod
@@ -192,7 +192,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.sources[tensor] = sources
                 shadow = self._shadow(tensor, func)
                 if shadow is not None:
-                    self._spoiled.add(_memory(shadow.value))
+                    self._spoiled.add(memory_of(shadow.value))
             if any(tag in func.tags for tag in _READ) and not _is_plain_index(func, args):
                 self.asked = sources
                 if self._real:
@@ -279,7 +279,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _shadow(self, tensor: torch.Tensor, func: OpOverload) -> Known | None:
         shadow: Known | None = self._known.get(tensor)
         if shadow is not None:
-            return None if _memory(shadow.value) in self._spoiled else shadow
+            return None if memory_of(shadow.value) in self._spoiled else shadow
         if isinstance(tensor, FakeTensor):
             return None if tensor.constant is None else Known(tensor.constant, frozenset())
         # A literal of Python, as in torch.tensor([1, 2]).
@@ -325,7 +325,3 @@ def _computing() -> Iterator[None]:
     below_autograd: Any = torch._C._AutoDispatchBelowAutograd
     with _disable_current_modes(), unset_fake_temporarily(), below_autograd():
         yield
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
