@@ -73,8 +73,6 @@ def relay_hops(problem: PartitionProblem, plan: PartitionPlan, position: Ints) -
         following = plan.device_order[(number + 1) % device_count]
         here = np.flatnonzero(rank == number)
         forward_ns[here], gradient_ns[here] = arrays.transfer_parts_ns(
-            value[here],
-            interconnect.link(device, following),
-            interconnect.link(following, device),
+            value[here], interconnect.link(device, following), interconnect.link(following, device)
         )
     return Hops(position_count, device_count, value, source, forward_ns, gradient_ns)

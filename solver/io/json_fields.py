@@ -204,10 +204,7 @@ def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
 _SCALARS: Final[Mapping[Any, tuple[Callable[[Any], bool], str]]] = {
     str: (lambda value: isinstance(value, str), "a text"),
     bool: (lambda value: isinstance(value, bool), "true or false"),
-    int: (
-        lambda value: type(value) is int and value >= 0,
-        "a whole number that is not negative",
-    ),
+    int: (lambda value: type(value) is int and value >= 0, "a whole number that is not negative"),
     float: (
         lambda value: type(value) in (int, float) and 0 <= value <= sys.float_info.max,
         "a number that is not negative",

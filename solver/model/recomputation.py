@@ -94,10 +94,7 @@ class Recomputation:
     """
 
     def __init__(
-        self,
-        problem: PartitionProblem,
-        stage_of: Mapping[str, int],
-        recomputed: Collection[str],
+        self, problem: PartitionProblem, stage_of: Mapping[str, int], recomputed: Collection[str]
     ) -> None:
         self._problem, self._stage_of = problem, stage_of
         operators, index_of = problem.operators, problem.index_of

@@ -320,10 +320,6 @@ def _steps(
         # The first streamed unit also waits for what runs after the last one of the round before.
         first = steps[0]
         steps[0] = StreamedStep(
-            first.link,
-            first.before_ns + waited_ns,
-            first.run_ns,
-            first.load_ns,
-            first.size_bytes,
+            first.link, first.before_ns + waited_ns, first.run_ns, first.load_ns, first.size_bytes
         )
     return steps, work_ns

@@ -101,9 +101,7 @@ def _waits(
         makers = _room_makers(sizes, room_of[link]) if prefetch == "buffer" else None
         for turn, index in enumerate(members):
             load_ns = steps[index].load_ns
-            waits[2 * index].append(
-                _Wait(2 * members[turn - 1], load_ns, int(turn == 0)),
-            )
+            waits[2 * index].append(_Wait(2 * members[turn - 1], load_ns, int(turn == 0)))
             if makers is not None:
                 rounds, maker = makers[turn]
                 waits[2 * index].append(_Wait(2 * members[maker] + 1, load_ns, rounds))

@@ -85,15 +85,7 @@ class _Turns:
             self._ended.add(step.name)
         state.log.append(
             StepRecord(
-                step.name,
-                state.round,
-                start_s,
-                seconds,
-                name,
-                best,
-                state.best,
-                bound,
-                state.bound,
+                step.name, state.round, start_s, seconds, name, best, state.best, bound, state.bound
             )
         )
         return clock.is_over or (state.best, state.bound) != (best, bound)

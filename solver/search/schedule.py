@@ -47,12 +47,7 @@ MOST_CUT_S: Final = 10.0
 CUT_SHARE: Final = 0.8
 """Of the time that is left, and at most, for a cut of a large graph at all places."""
 TIMES: Final = SearchTimes(
-    first_s=4.0,
-    first_s_per_unit=0.001,
-    growth=4,
-    making=0.5,
-    terms=0.15,
-    terms_of_use=0.5,
+    first_s=4.0, first_s_per_unit=0.001, growth=4, making=0.5, terms=0.15, terms_of_use=0.5
 )
 MOST_PLACES: Final = 200_000
 """Units times devices. With more, what exact steps have to know of each place takes most of a
@@ -230,10 +225,7 @@ CHOICES: Final = (
     _RECOMPUTED_STAGES,
     # Where a small model follows, its search is the faster without that plan.
     *_only(not_(recomputation.has_few_rows), (_CUTS_WITH_EVERYTHING_AGAIN,)),
-    *_only(
-        recomputation.has_model,
-        _steps("positions, borders, least loads, branches"),
-    ),
+    *_only(recomputation.has_model, _steps("positions, borders, least loads, branches")),
 )
 """Where plans choose within stages. Bounds count what is held whatever is chosen; what merges units
 or moves them by what they hold does not know of a choice."""
@@ -246,11 +238,7 @@ SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
         "chain": (CONTIGUOUS, _RECOMPUTED_CUTS, _CUTS_WITH_EVERYTHING_AGAIN),
         "ideal-dp": (Step("ideals", ideals, when=is_first),),
         "coarse": (PRESOLVE[0], *MULTILEVEL),
-        "cp-sat": (
-            PRESOLVE[0],
-            *_only(has_choices, CHOICES),
-            *_only(_FIXED, EXACT),
-        ),
+        "cp-sat": (PRESOLVE[0], *_only(has_choices, CHOICES), *_only(_FIXED, EXACT)),
         "auto": (
             *PRESOLVE,
             *_only(has_choices, CHOICES),

@@ -28,11 +28,7 @@ class StageCosts:
     """
 
     def __init__(
-        self,
-        units: Instance,
-        kinds: Sequence[DeviceKind],
-        blocks: Blocks,
-        masks: Sequence[int],
+        self, units: Instance, kinds: Sequence[DeviceKind], blocks: Blocks, masks: Sequence[int]
     ) -> None:
         self.units, self.problem, self.kinds, self.blocks = units, units.problem, kinds, blocks
         classes = [kind.device.device_class for kind in kinds]
