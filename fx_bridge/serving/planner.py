@@ -78,14 +78,30 @@ class ServingPlanner(ServingGraphs):
         any_context: bool = False,
         search: Search = DEFAULT_SEARCH,
     ) -> ServingPlan:
-        """Find the best plan for one objective, and return the answer even if no plan exists.
+        """Find the best plan for one objective.
 
-        The objective is the least time of the request, or of a token; the most tokens per second,
-        with any number of interleaved groups of sequences; or the most tokens that fit. For the
-        objective ``token``, the prompt may take `first_token_limit_ns`. With `any_context`, longer
-        contexts are captured too, as for the objective ``context``, so that
-        :class:`solver.serving.contexts.Contexts` can bound the context of any plan. `search` has
-        the limits of all searches of this plan together. PartitionError if an argument is invalid.
+        Parameters
+        ----------
+        objective : {"request", "token", "throughput", "context"}
+            Least time of the request; least time of a token; most tokens per second, with any
+            number of interleaved groups of sequences; most tokens that fit.
+        first_token_limit_ns : int, optional
+            Nanoseconds that the prompt may take; for the objective ``token``.
+        any_context : bool
+            Also capture longer contexts, as the objective ``context`` always does.
+            :class:`solver.serving.contexts.Contexts` can then bound the context of any plan.
+        search : Search
+            Solver, steps to leave out, and limits of all searches of this plan together.
+
+        Returns
+        -------
+        ServingPlan
+            The answer even if no plan exists; see the status of `solved`.
+
+        Raises
+        ------
+        PartitionError
+            If an argument is invalid.
         """
         check_choice(objective, SERVING_OBJECTIVES, "objective")
         job = self.job(grows=any_context or objective == "context")
