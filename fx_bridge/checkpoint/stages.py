@@ -231,7 +231,6 @@ def _write(
     with_inputs: bool,
     model_name: str | None,
 ) -> Manifest:
-    """Write all files but the manifest to `staging`, and return the manifest."""
     plan = split.meta["plan"]
     stages: list[StageFile] = []
     for index, (name, stage) in enumerate(zip(split.meta["stages"], plan.stages, strict=True)):

@@ -143,7 +143,6 @@ def _most(found: Iterable[_Results]) -> _Results:
 
 
 def _results(model: GgufModel, first: HalfLayer, second: HalfLayer, *, pipelined: bool) -> _Results:
-    """Return the results of a layer."""
     shapes = {
         tensor.name.split(".")[2]: tensor.shape
         for tensor in (*first.tensors, *second.tensors)

@@ -90,8 +90,6 @@ def _parts(path: Path) -> Iterator[Path]:
 
 
 class _Reader:
-    """Reads one file from front to back."""
-
     def __init__(self, data: mmap.mmap, where: str) -> None:
         self._data = data
         self._at = 0

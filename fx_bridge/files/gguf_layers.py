@@ -277,8 +277,6 @@ class _Keys:
 
 
 class _Caches:
-    """Rules of the caches of all layers."""
-
     def __init__(self, keys: _Keys, cache_types: tuple[str, str]) -> None:
         self._keys = keys
         self._entry_bytes = tuple(cache_type(kind).entry_bytes for kind in cache_types)

@@ -84,7 +84,6 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path, name: str) -> Mapping[str, Any]:
-    """Return the JSON object in a file of a folder."""
     path = folder / name
     text = read_text(path, f"a folder of Hugging Face with {name}", _MOST_BYTES)
     data = parse_json(text, shortened(path))

@@ -24,8 +24,6 @@ def check_by_engine(
 ) -> dict[str, int]:
     """Return the bytes for a line by the program's names of devices, without loading the model.
 
-    They are those of weights, caches and intermediate results, each rounded up to MiB.
-
     They are those of weights, caches and intermediate results, each rounded up to MiB. `line` has
     the arguments with the model, such as ``["-m", "m.gguf", "-c", "4096", "-ngl", "all"]``;
     `program` is the name or path of ``llama-fit-params``, which may take `seconds`.

@@ -259,9 +259,7 @@ def _weights_of(layer: int, feed: Feed) -> LayerWeights:
 
 
 def _moved(
-    stages: Sequence[StageLayers],
-    overrides: Sequence[Override],
-    weights: Sequence[LayerWeights],
+    stages: Sequence[StageLayers], overrides: Sequence[Override], weights: Sequence[LayerWeights]
 ) -> dict[int, Moved]:
     """Return the layers whose second half, or a part of it, leaves the first."""
     if not overrides:

@@ -1,8 +1,7 @@
-"""The interfaces between neighbouring positions of a pipeline.
+"""The interfaces between neighbouring positions of a pipeline (``docs/pipelines.md``, "The chain").
 
-``torch.distributed.pipelining`` runs chains, so a value passes through all positions between its
-source and its last reader, like a live register (a *liveness relay*). Position p is chunk p // P of
-device p mod P, as in ``ScheduleInterleaved1F1B``; see ``docs/pipelines.md``, "The chain".
+A value passes through all positions between its source and its last reader, like a live register (a
+*liveness relay*). Position p is chunk p // P of device p mod P.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ class GradientSum:
     """Sum the gradients of shared parameters over the ranks that hold them.
 
     `parameters` are those of this rank, each with all ranks of `group` that hold a copy, in
-    ascending order. All ranks list the parameters in one order.
-
-    The first rank that holds a parameter adds the gradients in rank order and sends the sum to the
-    others: bits are equal everywhere, so equal copies stay equal after equal optimiser steps. A
-    parameter without a gradient on any rank has none afterwards. Messages between pairs of ranks
-    need no process groups of their own, which all ranks would have to create together.
+    ascending order. All ranks list the parameters in one order. The first rank that holds a
+    parameter adds the gradients in rank order and sends the sum to the others, so that equal copies
+    stay equal. A parameter without a gradient on any rank has none afterwards. Messages between
+    pairs of ranks need no process groups of their own, which all ranks would have to create
+    together.
     """
 
     def __init__(

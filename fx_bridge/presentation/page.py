@@ -180,11 +180,7 @@ class _Page:
         share = f" ({usage.peak_memory_permille / 10:.1f} %)" if of else ""
         most_bytes = usage.capacity_bytes or max(e.memory_bytes for e in self._evaluation.usage)
         filled = min(100.0, 100 * usage.memory_bytes / max(most_bytes, 1))
-        times_ns = {
-            "compute": usage.compute_ns,
-            "send": usage.send_ns,
-            "receive": usage.receive_ns,
-        }
+        times_ns = {"compute": usage.compute_ns, "send": usage.send_ns, "receive": usage.receive_ns}
         # With overlapping transfers the parts of a load add up to more than it.
         longest_ns = (e.compute_ns + e.send_ns + e.receive_ns for e in self._evaluation.usage)
         most_ns = max(*longest_ns, 1)
@@ -205,7 +201,6 @@ class _Page:
         return "".join(parts)
 
     def modules(self) -> str:
-        """Return the tree of modules."""
         training = " and gradients" if self._evaluation.problem.is_training else ""
         return (
             "<p>Opened where a module is divided. The browser's search finds modules and operators "
@@ -215,7 +210,6 @@ class _Page:
         )
 
     def memory(self) -> str:
-        """Return the memory charts."""
         return (
             "<p>While each operator runs, in execution order; the darker part is weights, the "
             f"dashed line the capacity.</p>{memory_charts(self._evaluation, self._numbers)}"
@@ -229,7 +223,6 @@ class _Page:
         return pipeline_chart(pipeline, self._numbers) if pipeline.spans else ""
 
     def transfers(self) -> str:
-        """Return a table of the arcs between stages."""
         arcs = stage_arcs(self._evaluation.problem, self._plan)
         if not arcs:
             return ""

@@ -90,11 +90,9 @@ def _parts(times: PipelineTimes, job: EventNode, start_ns: int, ranks: int) -> l
 def _transfer(job: EventNode, start_ns: int, end_ns: int, ranks: int) -> list[Span]:
     """Return the spans of a transfer that is a job of its own: of both ends, or of the host's."""
     (kind, step, source, target), microbatch, _ = job
-    ends: list[tuple[SpanKind, int, int]] = []
-    if kind != "read":
-        ends.append(("send", source, target))
-    if kind != "write":
-        ends.append(("receive", target, source))
+    send: tuple[SpanKind, int, int] = ("send", source, target)
+    receive: tuple[SpanKind, int, int] = ("receive", target, source)
+    of_kind = {"link": [send, receive], "write": [send], "read": [receive]}
     return [
         Span(
             at % ranks,
@@ -106,5 +104,5 @@ def _transfer(job: EventNode, start_ns: int, end_ns: int, ranks: int) -> list[Sp
             start_ns,
             end_ns,
         )
-        for activity, at, other in ends
+        for activity, at, other in of_kind[kind]
     ]

@@ -24,12 +24,9 @@ _KEY: Final = "recomputation"
 class RecomputingStage(GraphOfOneMode):
     """A stage with the graph of any other stage that keeps fewer tensors (``docs/splitting.md``).
 
-    If gradients are recorded, it runs its graph node by node. Around regions with recomputation,
-    it hands autograd handles in place of tensors: the first handle that is unpacked reruns the
-    recomputed operators of its region, once for each microbatch. Elsewhere the generated code
-    runs, and also under ``torch.export`` or a tracer, which see the graph unchanged.
-    ``torch.compile`` leaves the stage as it is. It cannot be pickled. ``meta["recomputation"]``
-    has the decisions.
+    Where gradients are recorded, it runs its graph node by node; elsewhere the generated code runs,
+    and also under ``torch.export`` or a tracer, which see the graph unchanged. ``torch.compile``
+    leaves the stage as it is. It cannot be pickled. ``meta["recomputation"]`` has the decisions.
     """
 
     # GraphModule gives every instance its own class.

@@ -167,12 +167,7 @@ def run_faked(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     The run leaves the state of the model as it was, but not that of its arguments.
     """
     named = dict((*model.named_parameters(), *model.named_buffers()))
-    with (
-        quiet(),
-        PythonState(model).during(),
-        torch.no_grad(),
-        RepeatingFakeTensorMode() as mode,
-    ):
+    with quiet(), PythonState(model).during(), torch.no_grad(), RepeatingFakeTensorMode() as mode:
         # The fake kernels of experts support bfloat16 only.
         tensors = {
             name: torch.empty(t.shape, dtype=_PROBED if t.is_floating_point() else t.dtype)

@@ -290,7 +290,6 @@ class GgufJobs:
 
     @property
     def _interconnect(self) -> Interconnect:
-        """Links between the devices and the host."""
         given = self._costs.interconnect
         names = {STAGING_HOST, *(device.name for device in self.devices)}
         return replace(given, links={k: v for k, v in given.links.items() if names.issuperset(k)})
@@ -309,7 +308,6 @@ class GgufJobs:
         return found
 
     def _device_ns(self, at: int, tokens: int, context: int, kind: str) -> int:
-        """Return the time of a unit on a device of a class."""
         matrices, attention = self._work(at, tokens, context)
         return self._spec_ns(at, kind, matrices[0] + attention[0], matrices[1] + attention[1])
 
@@ -353,11 +351,7 @@ class GgufJobs:
         moved = size_bytes - expert_bytes + kind.ends * sent
         if expert_bytes:
             moved += read_bytes(
-                expert_bytes,
-                model.experts,
-                model.experts_used,
-                rows,
-                self._costs.experts_read,
+                expert_bytes, model.experts, model.experts_used, rows, self._costs.experts_read
             )
         if unit.cache == CacheRule():
             return (flops, moved), (0, 0)
@@ -379,7 +373,6 @@ def _phase(tokens: int) -> str:
 
 
 def _without(device: Device, size_bytes: int) -> Device:
-    """Return a device with less memory."""
     if device.memory_bytes is None:
         return device
     return Device(device.name, max(device.memory_bytes - size_bytes, 1), device.device_class)

@@ -210,7 +210,6 @@ class _Search:
         self._orders = [*_orders(jobs)]
 
     def answer(self) -> GgufPlan:
-        """Return the best plan."""
         if self._objective == "context":
             return self._longest()
         return self._best(self._orders, self._jobs.request.context, self._objective)

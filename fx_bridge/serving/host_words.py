@@ -115,11 +115,7 @@ class HostWordsModel:
 
     @classmethod
     def of(
-        cls,
-        graphs: Mapping[int, CapturedGraph],
-        instance: OffloadInstance,
-        batch: int,
-        engine: str,
+        cls, graphs: Mapping[int, CapturedGraph], instance: OffloadInstance, batch: int, engine: str
     ) -> HostWordsModel:
         """Return the translation for a captured model; `graphs` are by number of tokens per call.
 
@@ -263,7 +259,6 @@ class HostWordsModel:
         return None
 
     def _arguments(self, plan: PartitionPlan) -> Words:
-        """Return the arguments of a plan that the engine can run."""
         units, placed = self._instance.units, self._instance.units_of(plan)
         firsts = [placed[units[group.units[0]].name] for group in self._groups]
         places = [None if mode == "host" else device for device, mode in firsts]
@@ -300,7 +295,6 @@ class HostWordsModel:
 
 
 def _feed(group: UnitGroup, experts: Collection[int]) -> Feed:
-    """Return the second half of a layer."""
     if not group.movable:
         return "none"
     return "experts" if group.units[-1] in experts else "dense"

@@ -28,10 +28,7 @@ from solver import PartitionError, PartitionPlan, PartitionProblem
 
 
 def split_by_plan(
-    captured: CapturedGraph,
-    plan: PartitionPlan,
-    *,
-    problem: PartitionProblem | None = None,
+    captured: CapturedGraph, plan: PartitionPlan, *, problem: PartitionProblem | None = None
 ) -> fx.GraphModule:
     """Split a captured model into one submodule per stage.
 
@@ -74,17 +71,10 @@ def split_by_plan(
 
     Notes
     -----
-    Parameters are shared with the captured module, not copied. One that several stages read
-    (tied weights) is the same object in each of them, so that in one process gradients add up
-    and the values never diverge. Callers that move stages to different devices must first give
-    each its own copy, for ``module.to(device)`` moves a shared parameter for all of its owners. A
-    parameter that the graph itself returns is also registered at the root. Parameters that no
-    operator reads are left out, and so are the forward hooks with which torch.export checks
-    the shapes of inputs: microbatches have others. The split and its deep copies check instead
-    that numbers and flags among the inputs are those of the capture, which they decided. On the
-    first call with another shape or dtype, or under another ``torch.autocast``, the model is
-    captured once more, and the call is refused unless that gives the same operators with the
-    same numbers (:mod:`fx_bridge.split.recapture`).
+    Parameters are shared with the captured module, not copied; those that no operator reads are
+    left out. Callers that move stages to different devices must first give each its own copy of
+    one that several stages read, for ``module.to(device)`` moves it for all of its owners. Calls
+    for which the graph was not captured are refused (``docs/splitting.md``).
 
     Examples
     --------

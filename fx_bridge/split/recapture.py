@@ -1,9 +1,7 @@
 """Checks that a graph holds for shapes, dtypes or a precision other than those of its capture.
 
-A captured graph has the sizes and dtypes that forward used as numbers or arguments, such as
-``x.shape[0]`` or ``x.dtype``, as constants. The graph does not show which constants these are. So
-the model is captured once more on the first call that differs, and the call is refused unless that
-gives the same operators with the same arguments.
+The graph does not show which of its constants are sizes and dtypes that forward read. So the model
+is captured once more (``docs/splitting.md``, "Other calls").
 """
 
 from __future__ import annotations

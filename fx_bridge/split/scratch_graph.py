@@ -1,10 +1,7 @@
-"""The scratch graph for torch's ``split_module``, and its call.
+"""The scratch graph for torch's ``split_module``, on which its traps cannot occur, and its call.
 
-``split_module`` has traps, which cannot occur on a scratch graph:
-operators are in stage order, so that stages are first seen in order and the original order is kept
-within a stage; every attribute is a placeholder, or has a name without dots, so that no names
-collide, nothing is left at the root and nothing is registered twice; metadata is one reference,
-and symbolic sizes are hidden.
+Operators are in stage order; every attribute is a placeholder, or has a name without dots; metadata
+is one reference. ``docs/splitting.md`` has the traps.
 """
 
 from __future__ import annotations

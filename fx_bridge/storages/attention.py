@@ -1,9 +1,8 @@
 """The attention kernel that runs a call, by the kernels of a device and the operands.
 
-``scaled_dot_product_attention`` asks the device of its tensors which kernel to run. The meta device
-gives no answer, and torch decomposes the call into matrix products and a softmax, whose scores no
-fused kernel writes to memory. So this module decides, by the conditions of torch 2.13
-(``sdp_utils.cpp``, ``sdp_utils_cpp.cpp``), and calls the kernel that would run on fakes.
+The meta device does not say which kernel runs ``scaled_dot_product_attention`` (``docs/memory.md``,
+"Attention"). So this module decides, by the conditions of torch 2.13 (``sdp_utils.cpp``,
+``sdp_utils_cpp.cpp``), and calls the kernel that would run on fakes.
 """
 
 from __future__ import annotations

@@ -43,11 +43,7 @@ def traceable() -> Iterator[None]:
 
     Distribution.set_default_validate_args(False)
     try:
-        with (
-            mock.patch.object(nn.Module, "to", to),
-            _Stacking(),
-            _padded_by_operators(),
-        ):
+        with mock.patch.object(nn.Module, "to", to), _Stacking(), _padded_by_operators():
             yield
     finally:
         Distribution.set_default_validate_args(validate)
