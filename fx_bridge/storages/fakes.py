@@ -101,6 +101,29 @@ class _Made(torch.autograd.Function):
 _SEED: Final = torch.empty(0, device="meta", requires_grad=True)
 
 
+def described(
+    leaf: Any, tensors: Sequence[FakeTensor], storages: dict[int, int], new_bytes: list[int]
+) -> Any:
+    """Return a description from which a result of a call on distinct `tensors` can be made again.
+
+    It is an :class:`Argument`, a :class:`Fake`, or the plain value itself; NotRepeatableError if
+    `leaf` is none of these. `storages` and `new_bytes` are as for :meth:`Fake.like`.
+    """
+    same = next((index for index, each in enumerate(tensors) if each is leaf), None)
+    if same is not None:
+        return Argument(same)
+    if isinstance(leaf, torch.Tensor):
+        return Fake.like(checked(leaf), storages, len(tensors), new_bytes)
+    if type(leaf) not in PLAIN:
+        raise NotRepeatableError
+    return leaf
+
+
+def places_of(tensors: Sequence[FakeTensor]) -> dict[int, int]:
+    """Return the index of the first of some tensors in each storage, by address."""
+    return {t.untyped_storage()._cdata: at for at, t in reversed([*enumerate(tensors)])}
+
+
 def new_storage(size_bytes: int) -> torch.UntypedStorage:
     """Return a storage without memory."""
     return torch.UntypedStorage(size_bytes, device="meta")  # type: ignore[no-untyped-call]

@@ -24,10 +24,12 @@ from fx_bridge.storages.fakes import (
     Fake,
     NotRepeatableError,
     checked,
+    described,
     is_flat,
     keys,
     layout_of,
     new_storage,
+    places_of,
     untouched,
 )
 from fx_bridge.storages.mutations import written_arguments
@@ -205,19 +207,8 @@ def changeable(value: Any) -> tuple[Hashable, ...]:
 
 
 def _result(call: Call, parts: Iterable[Any], container: type | None) -> _Result:
-    index_of = {id(tensor): index for index, tensor in enumerate(call.tensors)}
-    places = {t.untyped_storage()._cdata: i for i, t in reversed([*enumerate(call.tensors)])}
-    new_bytes: list[int] = []
-    found: list[Any] = []
-    for part in parts:
-        if id(part) in index_of:
-            found.append(Argument(index_of[id(part)]))
-        elif isinstance(part, torch.Tensor):
-            if part.requires_grad:
-                raise NotRepeatableError
-            found.append(Fake.like(checked(part), places, len(call.tensors), new_bytes))
-        elif isinstance(part, PLAIN):
-            found.append(part)
-        else:
-            raise NotRepeatableError
-    return _Result(tuple(found), container, tuple(new_bytes))
+    places, new_bytes = places_of(call.tensors), list[int]()
+    found = tuple(described(part, call.tensors, places, new_bytes) for part in parts)
+    if any(isinstance(part, Fake) and part.requires_grad for part in found):
+        raise NotRepeatableError
+    return _Result(found, container, tuple(new_bytes))

@@ -32,13 +32,13 @@ from fx_bridge.capture.python.eager_code import around_forward
 from fx_bridge.capture.python.known_values import KnownValues
 from fx_bridge.capture.tracers.lean import stack_trace
 from fx_bridge.storages.fakes import (
-    PLAIN,
     Argument,
     Fake,
     NotRepeatableError,
-    checked,
+    described,
     keys,
     new_storage,
+    places_of,
     untouched,
 )
 from fx_bridge.storages.mutations import written_arguments
@@ -294,25 +294,17 @@ def _recorded(
         node = RepeatedFunctions._node(tracer, tensor)
         if node is not before:
             tracked.append((argument, places[node][1]))
-    storages = {t.untyped_storage()._cdata: i for i, t in reversed([*enumerate(tensors)])}
-    new_bytes: list[int] = []
+    storages, new_bytes = places_of(tensors), list[int]()
     leaves, spec = pytree.tree_flatten(value)
     results: list[Any] = []
     for leaf in leaves:
-        if not isinstance(leaf, torch.Tensor):
-            if type(leaf) not in PLAIN:
+        result = described(leaf, tensors, storages, new_bytes)
+        if isinstance(result, Fake):
+            is_argument, index = places.get(RepeatedFunctions._node(tracer, leaf), (True, 0))
+            if is_argument:
                 raise NotRepeatableError
-            results.append(leaf)
-            continue
-        same = next((index for index, each in enumerate(tensors) if each is leaf), None)
-        if same is not None:
-            results.append(Argument(same))
-            continue
-        fake = checked(leaf)
-        is_argument, index = places.get(RepeatedFunctions._node(tracer, fake), (True, 0))
-        if is_argument:
-            raise NotRepeatableError
-        results.append((Fake.like(fake, storages, len(tensors), new_bytes), index))
+            result = result, index
+        results.append(result)
     return _Recording(tuple(named), places, tuple(new_bytes), tuple(tracked), tuple(results), spec)
 
 
