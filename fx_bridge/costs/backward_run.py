@@ -78,7 +78,6 @@ class BackwardRun(Replay):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield the context managers around the run, outermost first."""
         yield from super().contexts()
-        yield torch.enable_grad()
         yield self._counting
 
     def observe(self, node: fx.Node) -> Any:

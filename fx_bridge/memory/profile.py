@@ -1,8 +1,6 @@
 """Memory of a captured graph while it runs: live bytes by time, operator and kind.
 
-Nothing is estimated from shapes by rules. The graph, autograd and the optimiser run unchanged on
-fake tensors, which have sizes and storages but no bytes, and every storage is recorded from its
-allocation to its release. ``docs/memory.md`` describes the owners of storages.
+The graph, autograd and the optimiser run unchanged on fake tensors (``docs/memory.md``).
 """
 
 from __future__ import annotations

@@ -48,11 +48,7 @@ class MemoryRun(Replay):
     """
 
     def __init__(
-        self,
-        captured: CapturedGraph,
-        *,
-        training: TrainingStep | None,
-        runner: Runner,
+        self, captured: CapturedGraph, *, training: TrainingStep | None, runner: Runner
     ) -> None:
         super().__init__(captured.module, kernels=captured.kernels)
         # Without gradients too: kernels query requires_grad.
@@ -95,8 +91,7 @@ class MemoryRun(Replay):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield the contexts around the run, outermost first."""
         yield from super().contexts()
-        if self._training is not None:
-            yield torch.enable_grad()
+        yield torch.set_grad_enabled(self._training is not None)
         yield self.ledger
 
     def _hold_weights(self, captured: CapturedGraph) -> None:

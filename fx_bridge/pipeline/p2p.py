@@ -1,15 +1,12 @@
 """The format of values sent between the processes of a pipeline.
 
-Receivers allocate before anything arrives. So every rank derives the shape, the memory layout and
-``requires_grad`` of each value in the same way, by running the graph on fake tensors.
+Every rank derives it in the same way, by running the graph on fake tensors.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -112,7 +109,3 @@ class _GradientReplay(Replay):
     """A replay whose values require a gradient where those of the model do."""
 
     differentiates = True
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield torch.enable_grad()

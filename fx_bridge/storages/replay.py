@@ -96,7 +96,7 @@ class Replay(fx.Interpreter):
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield the context managers around the run, outermost first."""
-        yield torch.no_grad()
+        yield torch.set_grad_enabled(self.differentiates)
         yield precision(self._precision)
         if self.kernels is not None:
             yield self.kernels

@@ -294,7 +294,6 @@ class _SavedReplay(_StorageReplay):
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield from super().contexts()
-        yield torch.enable_grad()
         yield torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
