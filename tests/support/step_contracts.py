@@ -35,7 +35,6 @@ from tests.support.random_problems import (
     relayed_problem,
     to_instance,
 )
-from tests.support.repeated_blocks import problem_with_blocks
 from tests.support.search_states import take
 
 PRESOLVE: Final = ("pins", "byte sums", "dominance")
@@ -102,7 +101,6 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "steps": lambda seed: random_problem(seed, max_operators=5, steps=True),
     "pinned": pinned_chain,
     "hand made": lambda seed: hand_made_problem(seed, max_operators=5),
-    "blocks": lambda seed: problem_with_blocks(seed, most_operators=6),
     "decoder": lambda seed: decoder(seed, layers=3),
     "layers": layers,
     "streams": streams,
