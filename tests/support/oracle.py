@@ -401,12 +401,10 @@ class Oracle:
                 held[taker] = held.get(taker, 0) + batches * value
         return held
 
-    def relay_times(self, masks, device_order, again=0, *, with_latency=True):
-        """As `times`, of a plan that runs as a pipeline."""
+    def relayed_traffic(self, masks, device_order):
+        """As `traffic`, of a plan that runs as a pipeline, and the stages that a step joins."""
         chain = self.chain(masks, device_order)
-        send = dict.fromkeys(chain, 0)
-        receive = dict.fromkeys(chain, 0)
-        compute = {stage: self.compute_ns(stage[1], masks.get(stage, 0), again) for stage in chain}
+        send, receive = dict.fromkeys(chain, 0), dict.fromkeys(chain, 0)
         moved_bytes = 0
         joined = set()
         for i, giver, taker in self.carried(masks, device_order):
@@ -417,26 +415,7 @@ class Oracle:
                 send[giver] += cost
                 receive[taker] += cost
                 moved_bytes += self.ops[i]["value_bytes"] + self._gradient_bytes(self.ops[i])
-        totals = [self.by_device(times) for times in (compute, send, receive)]
-        # All paths: from each stage to the next if something goes there, or to the next chunk.
-        spent = {s: self.combine(compute[s], send[s], receive[s]) for s in chain}
-        latency = 0
-        unfinished = [((stage,), spent[stage]) for stage in chain] if with_latency else []
-        while unfinished:
-            walk, total = unfinished.pop()
-            latency = max(latency, total)
-            chunk, d = walk[-1]
-            for stage in chain:
-                if (walk[-1], stage) in joined or stage == (chunk + 1, d):
-                    unfinished.append(((*walk, stage), total + spent[stage]))
-        return {
-            "compute": totals[0],
-            "send": totals[1],
-            "receive": totals[2],
-            "load": [self.combine(*parts) for parts in zip(*totals, strict=True)],
-            "transfer": moved_bytes,
-            "latency": latency,
-        }
+        return send, receive, moved_bytes, frozenset(joined)
 
     def memory_fits(self, held):
         return all(
@@ -618,15 +597,19 @@ class Oracle:
             masks[stage] = masks.get(stage, 0) | 1 << i
         return masks
 
-    def times(self, places, masks, again=0, *, with_latency=True):
-        """Everything about time and transfers, whatever the order of the devices."""
-        send, receive, moved_bytes = self.traffic(places)
-        compute = {stage: self.compute_ns(stage[1], mask, again) for stage, mask in masks.items()}
+    def times(self, places, masks, device_order, again=0, *, with_latency=True):
+        """Everything about time and transfers; the order of the devices is that of relays."""
+        if self.relays:
+            send, receive, moved_bytes, arcs = self.relayed_traffic(masks, device_order)
+        else:
+            send, receive, moved_bytes = self.traffic(places)
+            arcs = self.arcs(places)
+        compute = {s: self.compute_ns(s[1], masks.get(s, 0), again) for s in send}
         totals = [self.by_device(times) for times in (compute, send, receive)]
         latency = None
-        paths = self.paths(tuple(sorted(masks)), self.arcs(places)) if with_latency else None
+        paths = self.paths(tuple(sorted(send)), arcs) if with_latency else None
         if paths is not None:
-            spent = {s: self.combine(compute[s], send[s], receive[s]) for s in masks}
+            spent = {s: self.combine(compute[s], send[s], receive[s]) for s in send}
             latency = max(sum(spent[stage] for stage in walk) for walk in paths)
         return {
             "compute": totals[0],
@@ -667,10 +650,7 @@ def cost(
     masks = oracle.masks(places)
     again = sum(1 << oracle.number[name] for name in set(recomputed))
     held = oracle.memory(masks, order, again)
-    if oracle.relays:
-        values = oracle.relay_times(masks, order, again)
-    else:
-        values = oracle.times(places, masks, again)
+    values = oracle.times(places, masks, order, again)
     violations = oracle.broken_by_hand(places, order)
     if instance["memory_model"] != "training" or instance["recompute"] == "none":
         violations |= {"again"} if again else set()
@@ -815,32 +795,20 @@ def _plans(oracle):
 def _values(oracle, places, masks, orders, again):
     """What each objective is with some of the orders of devices, of those that fit."""
     objective = oracle.instance["objective"]
-    needs_time = bool({"bottleneck", "latency", "transfer"} & set(objective))
-    with_latency = "latency" in objective
-    fitting = []
     is_1f1b = (oracle.instance["memory_model"], oracle.instance["schedule"]) == ("training", "1f1b")
-    if not (oracle.relays or "step" in objective or is_1f1b):
-        orders = orders[:1]
-    for order in orders:
+    is_ordered = oracle.relays or "step" in objective
+    fitting = []
+    for order in orders if is_ordered or is_1f1b else orders[:1]:
         held = oracle.memory(masks, order, again)
         if oracle.memory_fits(held):
             fitting.append((oracle.permille(held), order))
-    used = len(orders[0])
-    if oracle.relays or "step" in objective:
-        for permille, order in fitting:
-            values = {"devices": used, "peak_memory": permille}
-            if needs_time and oracle.relays:
-                values |= oracle.relay_times(masks, order, again, with_latency=with_latency)
-            elif needs_time:
-                values |= oracle.times(places, masks, again, with_latency=with_latency)
-            if needs_time:
-                values["bottleneck"] = max(values["load"])
-            if "step" in objective:
-                values["step"] = step_ns(oracle, places, masks, order, again)
-            yield values
-    elif fitting:
-        values = {"devices": used, "peak_memory": min(fitting)[0]}
-        if needs_time:
-            values |= oracle.times(places, masks, again, with_latency=with_latency)
+    # Where the order decides nothing but memory, one of the best is enough.
+    for permille, order in fitting if is_ordered else sorted(fitting)[:1]:
+        values = {"devices": len(order), "peak_memory": permille}
+        if {"bottleneck", "latency", "transfer"} & set(objective):
+            with_latency = "latency" in objective
+            values |= oracle.times(places, masks, order, again, with_latency=with_latency)
             values["bottleneck"] = max(values["load"])
+        if "step" in objective:
+            values["step"] = step_ns(oracle, places, masks, order, again)
         yield values
