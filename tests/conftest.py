@@ -1,4 +1,4 @@
-"""What all tests share: small problems, the width of the terminal, threads and Ctrl-C."""
+"""What all tests share: a plan of a small model, the width of the terminal, threads and Ctrl-C."""
 
 import gc
 import os
@@ -10,7 +10,6 @@ import pytest
 # A failed assertion there says what its values were, as one in a test does.
 pytest.register_assert_rewrite("tests.support.recomputed_stages")
 
-from tests.support import graphs  # noqa: E402
 from tests.support.paths import ROOT  # noqa: E402
 from tests.support.sources import tests_of  # noqa: E402
 
@@ -60,30 +59,6 @@ def pytest_collection_finish():
 def without_terminal(monkeypatch):
     """Leave the width of tables open, which processes of pytest-xdist get from their parent."""
     monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(scope="session")
-def chain():
-    """What makes four operators in a row, or others: :func:`tests.support.graphs.chain`."""
-    return graphs.chain
-
-
-@pytest.fixture(scope="session")
-def diamond():
-    """What makes one operator that feeds two, which feed a fourth."""
-    return graphs.diamond
-
-
-@pytest.fixture(scope="session")
-def two_towers():
-    """What makes two chains side by side."""
-    return graphs.two_towers
-
-
-@pytest.fixture(scope="session")
-def decoder():
-    """What draws layers that read wide values by operators of their own, from a seed."""
-    return graphs.decoder
 
 
 @pytest.fixture(scope="module")

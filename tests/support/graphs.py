@@ -1,7 +1,4 @@
-"""Small problems of one shape each: by hand, or drawn from a seed.
-
-``conftest.py`` has the first four as fixtures.
-"""
+"""Small problems of one shape each: by hand, or drawn from a seed."""
 
 import random
 from dataclasses import replace

@@ -50,11 +50,11 @@ def weighted(**changes):
     return graphs.chain(**{**fields, **changes})
 
 
-def test_peak_operator_is_the_first_of_equals(chain):
+def test_peak_operator_is_the_first_of_equals():
     operators = tuple(Operator(name, storage_bytes=4) for name in "abc")
-    assert judged(chain(operators=operators), p="abc").usage[0].peak_operator == "a"
-    assert judged(chain(), p="abcd").usage[0].peak_operator == "d"
-    assert judged(chain(), p="abcd").usage[1].peak_operator is None
+    assert judged(graphs.chain(operators=operators), p="abc").usage[0].peak_operator == "a"
+    assert judged(graphs.chain(), p="abcd").usage[0].peak_operator == "d"
+    assert judged(graphs.chain(), p="abcd").usage[1].peak_operator is None
 
 
 # -- time and transfers -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from solver.heuristics.local_search import first_incumbents, improve
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.clusters import cluster
 from solver.presolve.instance import condense, contract
-from tests.support.graphs import grid
+from tests.support.graphs import grid, two_towers
 from tests.support.oracle import brute_force
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem, to_instance
@@ -65,7 +65,7 @@ def test_it_stops_at_the_target_and_at_the_deadline():
     assert improve(units, start.plan, clock=Clock(0.0)) == start.plan
 
 
-def test_two_rows_are_pulled_apart(two_towers):
+def test_two_rows_are_pulled_apart():
     """Tests that moves of several units cross a wall that single moves do not."""
     problem = two_towers(12)
     start = {op.name: "p" if i < 12 else "q" for i, op in enumerate(problem.operators)}

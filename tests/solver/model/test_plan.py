@@ -17,6 +17,7 @@ from solver.model.plan import (
     repair_colocation,
 )
 from solver.model.problem_fields import ColocationGroup
+from tests.support.graphs import diamond
 from tests.support.random_problems import random_plan, random_problem
 from tests.support.refusals import refused
 
@@ -45,24 +46,24 @@ def test_a_plan_cannot_be_changed_through_what_it_was_made_of():
         (dict.fromkeys("abcdx", "p"), ("'x'", "not an operator")),
     ],
 )
-def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts, diamond):
+def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts):
     with refused(*parts):
         check_assignment(diamond(), assignment)
     with refused(*parts):
         PartitionPlan.from_assignment(diamond(), assignment)
 
 
-def test_a_cycle_leaves_the_devices_as_they_are_first_seen(diamond):
+def test_a_cycle_leaves_the_devices_as_they_are_first_seen():
     plan = PartitionPlan.from_assignment(diamond(), {"a": "q", "b": "p", "c": "q", "d": "q"})
     assert plan.device_order == ("q", "p")
 
 
-def test_quotient_arcs_are_the_crossed_pairs_once_each(diamond):
+def test_quotient_arcs_are_the_crossed_pairs_once_each():
     assignment = {"a": "p", "b": "q", "c": "q", "d": "r"}
     assert tuple(quotient_arcs(diamond(), assignment)) == (("p", "q"), ("q", "r"))
 
 
-def test_edges_with_a_backward_end_order_no_stages(diamond):
+def test_edges_with_a_backward_end_order_no_stages():
     operators = (
         Operator("f"),
         Operator("g", reads=("f",), is_backward=True),
@@ -113,7 +114,7 @@ def test_wrong_chunks_are_refused(chunks, parts):
         PartitionPlan({"a": "p"}, ("p",), chunks)
 
 
-def test_modes_are_sparse_and_known(diamond):
+def test_modes_are_sparse_and_known():
     problem = diamond()
     names = [op.name for op in problem.operators]
     device = problem.devices[0].name
@@ -148,7 +149,7 @@ def test_the_order_of_a_random_plan_is_topological_if_any_is(seed, plan_seed, dr
     assert is_forward(plan) == possible
 
 
-def test_operators_may_be_named_by_the_numbers_of_their_nodes(diamond):
+def test_operators_may_be_named_by_the_numbers_of_their_nodes():
     problem = diamond(operators=(Operator("7"), Operator("8", reads=("7",))), inputs=())
     for assignment in ({7: "p", 8: "q"}, {"7": "p", np.int64(8): "q"}):
         plan = PartitionPlan.from_assignment(problem, assignment)
@@ -167,14 +168,14 @@ def test_operators_may_be_named_by_the_numbers_of_their_nodes(diamond):
         (["p", "q"], ("assignment is ['p', 'q']", "write a mapping")),
     ],
 )
-def test_an_assignment_that_is_none_is_named(diamond, assignment, parts):
+def test_an_assignment_that_is_none_is_named(assignment, parts):
     problem = diamond(operators=(Operator("7"), Operator("8", reads=("7",))), inputs=())
     for read in (PartitionPlan.from_assignment, repair_colocation):
         with refused(*parts):
             read(problem, assignment)
 
 
-def test_groups_go_to_where_most_of_their_time_is_and_all_else_stays(diamond):
+def test_groups_go_to_where_most_of_their_time_is_and_all_else_stays():
     operators = (
         Operator("a", 3),
         Operator("b", 4, ("a",)),

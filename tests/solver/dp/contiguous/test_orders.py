@@ -4,7 +4,7 @@ from solver import Device, evaluate
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut
 from solver.presolve.instance import condense
-from tests.support.graphs import chain
+from tests.support.graphs import chain, two_towers
 from tests.support.random_problems import random_problem
 
 
@@ -43,7 +43,7 @@ def test_renumbered_units_are_the_same_problem():
             )
 
 
-def test_another_order_finds_what_the_execution_order_cannot(two_towers):
+def test_another_order_finds_what_the_execution_order_cannot():
     problem = two_towers(6)
     units = condense(problem)
     values = []
