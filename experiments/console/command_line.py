@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import io
 import os
@@ -17,7 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from experiments.console.exit_codes import (
     EXIT_BAD_INPUT,
@@ -108,7 +109,6 @@ def _system_words(error: OSError) -> str:
 def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
     """Run the command named by `argv`, with refusals as one line."""
     import typer
-    import typer.main
 
     from experiments.console.usage import explain_usage, in_options
     from solver import PartitionError
@@ -122,8 +122,7 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
             # torch's warnings about its internals are noise on the command line.
             warnings.simplefilter("ignore")
             given = None if argv is None else list(argv)
-            command = typer.main.get_command(app)
-            code = command(args=given, prog_name=name, standalone_mode=False)
+            code = _group(app)(args=given, prog_name=name, standalone_mode=False)
     except PartitionError as error:
         return _fail(in_options(str(error)))
     except typer.Abort:
@@ -145,6 +144,13 @@ def _run(load: Callable[[], typer.Typer], argv: Sequence[str] | None) -> int:
             return EXIT_BAD_INPUT
         return _fail(explain_usage(error, message(), name, words))
     return int(code or EXIT_DONE)
+
+
+@functools.cache
+def _group(app: typer.Typer) -> Callable[..., Any]:
+    import typer.main
+
+    return typer.main.get_command(app)
 
 
 class _Lossy(io.TextIOWrapper):
