@@ -1,4 +1,4 @@
-"""Commands that are run: their answers, what they refuse, and steps that are captured once."""
+"""Commands that are run: their answers, what they refuse, and models that are captured once."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT
+from experiments.zoo import building
 from fx_bridge.serving.phases import capture_phases
 
 
@@ -38,16 +39,32 @@ def refuses(capsys):
 
 @pytest.fixture(scope="module")
 def captured_once():
-    """Capture the steps of a model once: the graphs are the same whatever is asked of a plan."""
-    graphs = {}
+    """Capture a model and its steps once: the graphs are the same whatever is asked of a plan."""
+    build, capture = building.build_model, building.capture_model
+    models, graphs, steps = {}, {}, {}
 
-    def captured(step, tokens):
+    def built(spec):
+        if spec.weight_bytes is not None:
+            return build(spec)
+        if spec.name not in models:
+            models[spec.name] = build(spec)
+        return models[spec.name]
+
+    def captured(loaded, asked=building.DEFAULT_CAPTURE):
+        key = id(loaded), asked
+        if key not in graphs:
+            graphs[key] = loaded, capture(loaded, asked)
+        return graphs[key][1]
+
+    def phases(step, tokens):
         config = step.config.to_json_string()
         key = config, step.batch, step.context, step.chunk, tuple(tokens)
-        if key not in graphs:
-            graphs[key] = capture_phases(step, tokens)
-        return graphs[key]
+        if key not in steps:
+            steps[key] = capture_phases(step, tokens)
+        return steps[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fx_bridge.serving.graphs.capture_phases", captured)
+        patch.setattr(building, "build_model", built)
+        patch.setattr(building, "capture_model", captured)
+        patch.setattr("fx_bridge.serving.graphs.capture_phases", phases)
         yield

@@ -154,6 +154,8 @@ def test_nonsense_in_any_option_is_one_line(inside, capsys, step):
     for name, option, value in itertools.islice(nonsense(), 0, None, step):
         # What a model's modules are called is known when it is built; a sweep reads its file first.
         late = {"run": ("--keep-whole", "--cut-after"), "sweep": ("--model",)}
+        # A profile starts processes before.
+        late |= {"profile": ("--constant",)} if step > 1 else {}
         if option in late.get(name, ()) or (name == "generate" and option == "--experts"):
             continue
         words = [name, *WORDS[name]]

@@ -15,6 +15,7 @@ from solver.model.quantities import format_value
 from tests.support.decoders import captured_decoder, plan_of_layers
 from tests.support.problem_counts import samples
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 SMALL = "tests.support.decoders:small"
 
 

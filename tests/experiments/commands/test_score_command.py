@@ -15,10 +15,9 @@ from fx_bridge.interop.read_plans import plan_from_device_map
 from solver import PCIE, Device, PartitionPlan, evaluate, problem_from_digraph, save_plan, solve
 from tests.support.dispatch_models import make
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 DEVICES = "2x2KB"
 MAP = {"positions": 0, "embed": 0, "blocks.0": 0, "blocks.1": 1, "blocks.2": 1, "head": 1}
-
-
 MODEL = "tests.support.dispatch_models:make"
 
 

@@ -1,26 +1,30 @@
 """Folders of Hugging Face, and stored types, planned from the shell."""
 
+import shutil
+
 import pytest
 
 from tests.support.safetensors_files import gptq, plain, saved_shapes, write_folder
 from tests.support.serving_models import model_of
 
+pytestmark = pytest.mark.usefixtures("captured_once")
 MODEL = "tests.support.serving_models:small"
 SERVE = ["serve", "--prompt", "8", "--generate", "4", "--context", "16", "--devices", "1MB"]
 TOKEN = [*SERVE, "--objective", "token"]
 
 
-@pytest.fixture
-def folders(tmp_path):
-    """A model in 16 bits, and quantised."""
-    model = model_of("Llama")
-    shapes = saved_shapes(model, tmp_path / "saved")
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A model in 16 bits, quantised, and without its tensors."""
+    folder, model = tmp_path_factory.mktemp("folders"), model_of("Llama")
+    shapes = saved_shapes(model, folder / "saved")
     for name, tensors, config in (
         ("whole", plain(shapes, "F16"), {}),
         ("packed", gptq(shapes), {"quantization_config": {"quant_method": "gptq"}}),
     ):
-        write_folder(tmp_path / name, model, tensors, dtype="float16", **config)
-    return tmp_path
+        write_folder(folder / name, model, tensors, dtype="float16", **config)
+    shutil.copytree(folder / "whole", folder / "bare", ignore=lambda *_: ["model.safetensors"])
+    return folder
 
 
 def test_a_folder_is_planned_with_the_bytes_of_its_files(folders, answer):
@@ -64,6 +68,5 @@ def test_what_cannot_be_read_is_told_in_one_line(folders, answer, refuses):
         ([folders], "config.json"),
     ):
         refuses([*SERVE, *words], says)
-    (folders / "whole" / "model.safetensors").unlink()
-    assert "--weights q4" in refuses([*SERVE, folders / "whole"], "it has no model.safetensors")
-    assert answer([*SERVE, folders / "whole", "--weights", "q4"])
+    assert "--weights q4" in refuses([*SERVE, folders / "bare"], "it has no model.safetensors")
+    assert answer([*SERVE, folders / "bare", "--weights", "q4"])
