@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch.fx.node import map_aggregate
 
 from fx_bridge.batch.inputs import BatchInputs, resized_inputs
 from fx_bridge.capture.graph import CapturedGraph, capture
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.autocast import captured_precision, precision
 from solver import PartitionError
 
@@ -78,7 +78,7 @@ def _differ_in_numbers(ones: list[Any], twos: list[Any]) -> bool:
 
 
 def _same_constant(captured: CapturedGraph, other: CapturedGraph, node: fx.Node) -> bool:
-    one, two = (attribute_at(each.module, str(node.target)) for each in (captured, other))
+    one, two = (attrgetter(str(node.target))(each.module) for each in (captured, other))
     if one is two or not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
         return True
     same = one.shape == two.shape and one.dtype == two.dtype

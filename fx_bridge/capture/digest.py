@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -15,7 +16,6 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.replay import hint
 from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, settings_of
 
@@ -114,7 +114,7 @@ def _lines(
         line = f"{node.op} {_target(module, node)}"
         if arguments:
             line = f"{line}({', '.join(arguments)})"
-        held = attribute_at(module, str(node.target)) if node.op == "get_attr" else None
+        held = attrgetter(str(node.target))(module) if node.op == "get_attr" else None
         if weights is None:
             line = f"{line} -> {_value(node.meta.get('val'))}"
         elif isinstance(held, torch.Tensor) and id(held) not in weights:

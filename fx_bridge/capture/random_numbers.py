@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -10,7 +11,6 @@ from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.model.attributes import attribute_at
 
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
 """Random functions without an ATen operator of the same name."""
@@ -28,11 +28,11 @@ def random_operators(captured: CapturedGraph) -> list[fx.Node]:
 
 def _is_random(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
-        return _is_random_module(attribute_at(module, str(node.target)))
+        return _is_random_module(attrgetter(str(node.target))(module))
     if isinstance(node.target, HigherOrderOperator):
         # Its bodies are submodules, read like attributes.
         bodies = [
-            attribute_at(module, str(read.target))
+            attrgetter(str(read.target))(module)
             for read in node.all_input_nodes
             if read.op == "get_attr"
         ]

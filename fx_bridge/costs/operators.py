@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -13,7 +14,6 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.expert_reads import read_bytes
 from fx_bridge.storages.kinds import Kinds
@@ -196,7 +196,7 @@ def _chosen_by_token(product: fx.Node, rows: int) -> int:
 
 def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:
     return node.op == "call_module" and isinstance(
-        attribute_at(module, str(node.target)), (nn.Embedding, nn.EmbeddingBag)
+        attrgetter(str(node.target))(module), (nn.Embedding, nn.EmbeddingBag)
     )
 
 

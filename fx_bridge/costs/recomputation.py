@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
+from operator import attrgetter
 from typing import Final
 
 import torch
@@ -19,7 +20,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.storages.table import Storage
 from fx_bridge.storages.tensor_subclasses import is_wrapper, tensor_leaves
@@ -262,7 +262,7 @@ def _is_known(node: fx.Node, module: nn.Module) -> bool:
     """Return True if an operator is known to be deterministic, random numbers apart."""
     target = node.target
     if node.op == "call_module":
-        called = attribute_at(module, str(target))
+        called = attrgetter(str(target))(module)
         return all(map(_is_known_module, called.modules()))
     if node.kwargs.get("generator") is not None:
         return False
@@ -290,6 +290,6 @@ def _is_known_module(module: nn.Module) -> bool:
 
 def _is_batch_norm(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
-        return isinstance(attribute_at(module, str(node.target)), _BatchNorm)
+        return isinstance(attrgetter(str(node.target))(module), _BatchNorm)
     name = str(getattr(node.target, "__name__", node.target))
     return name.partition(".")[0] in _BATCH_NORMS

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from torch.fx.node import map_arg
 from torch.fx.passes.shape_prop import TensorMetadata
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.replay import hint, value_bytes
 from solver.model.checks import only_given
 
@@ -73,7 +73,7 @@ def _sized_copy(captured: CapturedGraph) -> tuple[fx.GraphModule, dict[str, fx.N
         target = node.target
         if node.op in ("get_attr", "call_module"):
             target = _renamed(str(target))
-            attributes[target] = attribute_at(captured.module, str(node.target))
+            attributes[target] = attrgetter(str(node.target))(captured.module)
         arguments = map_arg((node.args, node.kwargs), lambda read: copies[read])
         copied = graph.create_node(node.op, target, *arguments, name=_renamed(node.name))
         if node.op != "output":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from fx_bridge.capture.model.attributes import attribute_at
 from solver import PartitionError
 
 _DENSE_ONLY: Final = ("adam", "adamw")
@@ -90,7 +90,7 @@ def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
 
 def _is_sparse(module: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return bool(getattr(attribute_at(module, str(node.target)), "sparse", False))
+        return bool(getattr(attrgetter(str(node.target))(module), "sparse", False))
     if not isinstance(node.target, OpOverload) or "embedding" not in str(node.target):
         return False
     names = [argument.name for argument in node.target._schema.arguments]

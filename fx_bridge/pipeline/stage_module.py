@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.model.attributes import adopt, attribute_at
+from fx_bridge.capture.model.attributes import adopt
 from fx_bridge.pipeline.interfaces import PipelinePosition
 from fx_bridge.pipeline.p2p import PassedValue
 from fx_bridge.split.reader import returned_values
@@ -72,7 +73,7 @@ class StageModule(nn.Module):
         """Return the module that holds the weight at `path`: the stage, else `weights`."""
         if self.stage is not None:
             with contextlib.suppress(AttributeError):
-                attribute_at(self.stage, path)
+                attrgetter(path)(self.stage)
                 return self.stage, path
         adopt(self.weights, split, [path])
         return self.weights, path
@@ -90,7 +91,7 @@ class StageModule(nn.Module):
             results = results if is_tuple else (results,)
             values.update(zip(self.position.results, results, strict=True))
         for name, (owner, path) in self._owners.items():
-            values[name] = attribute_at(owner, path)
+            values[name] = attrgetter(path)(owner)
         if self._graph is None:
             return tuple(
                 raw[name] if name in raw else self.passed[name].packed(values[name])

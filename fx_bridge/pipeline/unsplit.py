@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from operator import attrgetter
 from typing import Any
 
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.model.attributes import attribute_at, stage_results
+from fx_bridge.capture.model.attributes import stage_results
 from fx_bridge.capture.python.custom_backward import lost_backward, mark_lost
 from fx_bridge.storages.autocast import copy_precision
 from solver import PartitionError
@@ -42,7 +43,7 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
 
     def copied(node: fx.Node, owner: fx.GraphModule, values: dict[fx.Node, Any]) -> fx.Node:
         if node.op in ("get_attr", "call_module"):
-            attributes[str(node.target)] = attribute_at(owner, str(node.target))
+            attributes[str(node.target)] = attrgetter(str(node.target))(owner)
         if node.op == "get_attr" and node.name in weights:
             # Several stages read it; the captured graph has one node.
             return weights[node.name]

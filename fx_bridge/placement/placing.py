@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.checkpoint.manifest import position_of
 from fx_bridge.checkpoint.tensors import overlapping, slots_of
 from fx_bridge.placement.links import reads_pinned
@@ -71,7 +71,7 @@ class Placing:
     def returned(self) -> dict[str, torch.Tensor]:
         """The tensors that the graph returns unchanged, by path."""
         paths = (str(node.target) for node in self.split.graph.find_nodes(op="get_attr"))
-        return {path: attribute_at(self.split, path) for path in dict.fromkeys(paths)}
+        return {path: attrgetter(path)(self.split) for path in dict.fromkeys(paths)}
 
     @property
     def unread(self) -> list[torch.Tensor]:
@@ -82,7 +82,7 @@ class Placing:
     def written(self) -> dict[str, torch.Tensor]:
         """The tensors that a stage writes, by path."""
         paths = self.split.meta.get("written_weights", ())
-        return {path: attribute_at(self.split, path) for path in paths}
+        return {path: attrgetter(path)(self.split) for path in paths}
 
     def device_at(self, tensor: torch.Tensor) -> torch.device:
         """Return the device that owns a tensor of the split."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from fx_bridge.capture.model.attributes import adopt, attribute_at, paths_read_by
+from fx_bridge.capture.model.attributes import adopt, paths_read_by
 from fx_bridge.capture.model.mode import GraphOfOneMode
 from fx_bridge.recomputation.stage import RecomputingStage
 
@@ -53,7 +54,7 @@ def adopt_copies(
     for path in paths:
         prefix, _, name = path.rpartition(".")
         owner = destination.get_submodule(prefix)
-        value = memo[id(attribute_at(source, path))]
+        value = memo[id(attrgetter(path)(source))]
         for table in (owner._parameters, owner._buffers, owner.__dict__):
             if name in table:
                 table[name] = value

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from torch import fx, nn
 from torch.fx.node import map_arg
 
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.recomputation.decisions import Decisions
 
 
@@ -29,7 +29,7 @@ class Step:
         """Return the value of the node."""
         node = self.node
         if node.op == "get_attr":
-            return attribute_at(module, str(node.target))
+            return attrgetter(str(node.target))(module)
         args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
         target: Any = node.target
         if node.op == "call_module":

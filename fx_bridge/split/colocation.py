@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import get_args
 
 import networkx as nx
@@ -17,7 +18,6 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.choices import TiedReaders
 from fx_bridge.split.keep_whole import whole_modules
@@ -203,7 +203,7 @@ def _shared_modules(captured: CapturedGraph) -> Iterator[ColocationGroup]:
     callers: dict[int, list[fx.Node]] = {}
     for node in captured.operators:
         if node.op == "call_module":
-            module = attribute_at(captured.module, str(node.target))
+            module = attrgetter(str(node.target))(captured.module)
             # A module without parameters and buffers may be copied.
             if any(True for _ in itertools.chain(module.parameters(), module.buffers())):
                 callers.setdefault(id(module), []).append(node)

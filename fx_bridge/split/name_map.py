@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.tensor_subclasses import named_tensors
 from solver.model.checks import only_given
 
@@ -52,7 +52,7 @@ def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str
         shared.setdefault(id(module), []).append(name)
     for node in split.graph.find_nodes(op="get_attr"):  # returned by the graph
         path = str(node.target)
-        tensors.setdefault(id(attribute_at(split, path)), []).append(path)
+        tensors.setdefault(id(attrgetter(path)(split)), []).append(path)
     for stage, child in children.items():
         for path, tensor in tensors_of(child):
             tensors.setdefault(id(tensor), []).append(f"{stage}.{path}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 from torch import fx, nn
@@ -15,7 +16,6 @@ from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.model.attributes import attribute_at
 from solver import PartitionPlan
 
 ORIGIN: Final = "fxpartition_origin"
@@ -134,7 +134,7 @@ class _Builder:
         """Return the stand-in of a get_attr node, one for each stage that reads it."""
         key = stage, node
         if key not in self.attributes:
-            if isinstance(attribute_at(self.source, str(node.target)), nn.Module):
+            if isinstance(attrgetter(str(node.target))(self.source), nn.Module):
                 # The body of a torch.cond or a no_grad region: the splitter keeps it in place.
                 stand_in = self.graph.create_node("get_attr", self._module(str(node.target)))
             else:
@@ -150,7 +150,7 @@ class _Builder:
             name = f"{self.prefix}_module_{len(self.modules)}"
             self.modules[path] = name
             self.scratch.path_of[name] = path
-            self.scratch.module.add_module(name, attribute_at(self.source, path))
+            self.scratch.module.add_module(name, attrgetter(path)(self.source))
         return self.modules[path]
 
 

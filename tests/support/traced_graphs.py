@@ -1,10 +1,9 @@
 """Graphs of dynamo, and everything that a captured graph says, node by node."""
 
 import re
+from operator import attrgetter
 
 import torch
-
-from fx_bridge.capture.model.attributes import attribute_at
 
 
 def dynamo_graph(model, args, *, dynamic=False):
@@ -40,7 +39,7 @@ def _lines(module, names, prefix=""):
         meta = {key: node.meta.get(key) for key in ("nn_module_stack", "custom", "stack_trace")}
         words = [node.name, node.op, node.target, node.args, node.kwargs, meta]
         if node.op == "get_attr":
-            value = attribute_at(module, node.target)
+            value = attrgetter(node.target)(module)
             if isinstance(value, torch.fx.GraphModule):
                 yield from _lines(value, names, f"{prefix}{node.name}/")
             else:

@@ -8,7 +8,7 @@ is copied.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from torch import fx, nn
 
@@ -33,14 +33,6 @@ def check_names(paths: Iterable[str]) -> None:
                 f"the model has {path!r}, and a stage has an attribute {name!r} of its own, as "
                 "every torch.fx.GraphModule; rename that part of the model"
             )
-
-
-def attribute_at(module: nn.Module, path: str) -> Any:
-    """Return the attribute of `module` at a dotted path; raise AttributeError if there is none."""
-    value: Any = module
-    for atom in path.split("."):
-        value = getattr(value, atom)
-    return value
 
 
 def paths_read_by(graph: fx.Graph) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ graph, which nothing trains.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from fx_bridge.capture.model.attributes import attribute_at
 from fx_bridge.storages.mutations import memory_of
 
 
@@ -95,7 +95,7 @@ def check_constants(module: fx.GraphModule, model: nn.Module) -> None:
     names = {memory_of(t): n for n, t in (*model.named_parameters(), *model.named_buffers())}
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     for node in module.graph.find_nodes(op="get_attr"):
-        value = attribute_at(module, str(node.target))
+        value = attrgetter(str(node.target))(module)
         if isinstance(value, torch.Tensor) and id(value) not in own and memory_of(value) in names:
             name = names[memory_of(value)]
             raise RuntimeError(f"what forward reads of {name!r} elsewhere would be a constant")
@@ -106,7 +106,7 @@ def writes_to(module: fx.GraphModule, tensor: torch.Tensor) -> bool:
     waiting = [
         node
         for node in module.graph.find_nodes(op="get_attr")
-        if isinstance(held := attribute_at(module, str(node.target)), torch.Tensor)
+        if isinstance(held := attrgetter(str(node.target))(module), torch.Tensor)
         and memory_of(held) == memory_of(tensor)
     ]
     seen = set(waiting)

@@ -7,6 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -18,7 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
-from fx_bridge.capture.model.attributes import attribute_at, check_names
+from fx_bridge.capture.model.attributes import check_names
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable, unaware
@@ -68,7 +69,7 @@ def export(
     check_constants(module, model)
     restore_reads(module)
     for node in module.graph.find_nodes(op="get_attr"):
-        if isinstance(attribute_at(module, str(node.target)), FakeTensor):
+        if isinstance(attrgetter(str(node.target))(module), FakeTensor):
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
     return module, "; ".join(filter(None, (known.note, *notes)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import operator
 import re
 import warnings
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -133,7 +133,7 @@ def _check_graph(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             try:
-                operator.attrgetter(str(node.target))(module)
+                attrgetter(str(node.target))(module)
             except AttributeError:
                 raise PartitionError(
                     f"node {node.name!r} of the GraphModule reads {node.target!r}, which it does "
