@@ -27,7 +27,6 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from fx_bridge import CapturedGraph, Costs, Training, capture, to_digraph
-from fx_bridge.capture.modules import module_calls
 from solver import ColocationGroup, Device, save_problem
 from solver.io.digraph import problem_from_digraph
 
@@ -95,7 +94,7 @@ def half_layers(captured: CapturedGraph, model: nn.Module) -> list[ColocationGro
     """Return what lies between norms, in the execution order."""
     norms = {path for path, module in model.named_modules() if "Norm" in type(module).__name__}
     halves: list[list[str]] = [[]]
-    for name, calls in module_calls(captured).items():
+    for name, calls in captured.modules.calls.items():
         begun = next((call.path for call in calls if call.path in norms), None)
         if begun is not None:
             norms.remove(begun)

@@ -15,7 +15,6 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import innermost_modules
 from fx_bridge.costs.backward import (
     BackwardCost,
     backward_costs,
@@ -154,7 +153,7 @@ def _add_nodes(
         for each, own in zip(found, backward, strict=True)
     ]
     returned = set(captured.graph.output_node().all_input_nodes)
-    modules = innermost_modules(captured)
+    modules = captured.modules.innermost
     for node in captured.graph.nodes:
         if node.op == "placeholder":
             graph.add_node(

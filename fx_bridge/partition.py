@@ -200,7 +200,7 @@ class PartitionResult:
         save_plan_as(
             self.solved,
             path,
-            title=type(self.captured.source or self.captured.module).__name__,
+            title=type(self.captured.model).__name__,
             hand_overs=lambda: hand_overs(self.captured, plan, self.problem),
         )
 
@@ -360,7 +360,7 @@ def _checked_devices(devices: Sequence[Device] | str, costs: Costs) -> tuple[Dev
 def _unread_weights(captured: CapturedGraph) -> tuple[int, int]:
     """Return the number and bytes of the model's tensors that are in no stage."""
     held = {id(t) for weight in captured.storage_table.weights.values() for t in weight.tensors}
-    model = captured.source or captured.module
+    model = captured.model
     tensors = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
     unread = [tensor for key, tensor in tensors.items() if key not in held]
     return len(unread), sum(tensor.nbytes for tensor in unread)

@@ -126,7 +126,6 @@ def _stage_lines(
 
     The line has the environment variable that gives rank n the n-th device, if one can.
     """
-    from fx_bridge.capture.modules import innermost_modules
     from fx_bridge.interop.words import VISIBLE, visible_devices
 
     if not stages:
@@ -134,7 +133,7 @@ def _stage_lines(
     visible = visible_devices([stage.device for stage in stages], always=True)
     summary = f"stages run on {', '.join(map(str, stages))}"
     summary += "" if visible is None else f"; {VISIBLE}={visible}"
-    return [*ModuleTree(innermost_modules(captured)).stage_lines(plan), summary]
+    return [*ModuleTree(captured.modules.innermost).stage_lines(plan), summary]
 
 
 def _check_options(

@@ -110,9 +110,8 @@ def split(
 def _stages(
     captured: CapturedGraph, parts: fx.GraphModule, plan: PartitionPlan
 ) -> list[dict[str, Any]]:
-    from fx_bridge.capture.modules import innermost_modules
 
-    modules = ModuleTree(innermost_modules(captured)).stages(plan, names_width())
+    modules = ModuleTree(captured.modules.innermost).stages(plan, names_width())
     counts = Counter(plan.stage_index.values())
     stages: list[dict[str, Any]] = []
     for index, (name, device) in enumerate(parts.meta["stages"].items()):

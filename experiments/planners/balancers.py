@@ -246,9 +246,7 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
     """
     from torch import nn
 
-    from fx_bridge.capture.modules import module_operators
-
-    operators = module_operators(captured)
+    operators = captured.modules.operators
     found: list[tuple[str, ...]] = []
 
     def collect(parent: nn.Module, prefix: str) -> None:

@@ -99,11 +99,10 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
     if any(isinstance(value, int) for value in data.values()):
         return "device-map"
 
-    from fx_bridge.capture.modules import module_operators
     from fx_bridge.interop.accelerate_dispatch import tensor_names
 
     nodes = {node.name for node in captured.graph.nodes}
-    modules = {"", *module_operators(captured), *tensor_names(captured)}
+    modules = {"", *captured.modules.operators, *tensor_names(captured)}
     named = [sum(name in known for name in data) for known in (nodes, modules)]
     if named[0] == named[1]:
         kinds = "operators and of modules" if named[0] else "neither operators nor modules"

@@ -38,7 +38,9 @@ from fx_bridge.capture.model.inputs import (
 from fx_bridge.capture.model.messages import describe, refusing
 from fx_bridge.capture.model.trial import can_run
 from fx_bridge.capture.model.written_values import GIVEN, written_down
+from fx_bridge.capture.modules import Modules, modules_of, registered_paths
 from fx_bridge.capture.python.surroundings import answers_now
+from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.capture.tracers.export import load_program, unlift
 from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.values import complete
@@ -153,7 +155,7 @@ class CapturedGraph:
             If a name is unknown, its tensor is a quantised one, or a number is no natural one.
         """
         known: dict[str, torch.Tensor] = {}
-        for own in (self.source or self.module, self.module):
+        for own in (self.model, self.module):
             known |= named_tensors(own)
         for name, size_bytes in as_mapping(weight_bytes, "weight_bytes").items():
             check_natural(size_bytes, f"weight_bytes[{shown(name)}]")
@@ -199,6 +201,22 @@ class CapturedGraph:
             graph = self.module, self.kernels, self.example_values, self.weight_bytes
             self._tables[key] = storage_table(*graph, trains=self.trains)
         return self._tables[key]
+
+    @property
+    def model(self) -> nn.Module:
+        """The captured model, or the given graph."""
+        return self.module if self.source is None else self.source
+
+    @cached_property
+    def modules(self) -> Modules:
+        """Modules with their operators, found on first use."""
+        paths = registered_paths(self.model, with_graphs=self.source is not None)
+        return modules_of(self.operators, paths)
+
+    @cached_property
+    def random_operators(self) -> tuple[fx.Node, ...]:
+        """Operators that draw random numbers, found on first use."""
+        return random_operators(self.module)
 
     @property
     def example_values(self) -> tuple[Any, ...]:

@@ -11,9 +11,6 @@ from fx_bridge.capture.modules import (
     called_classes,
     class_name,
     matching_modules,
-    module_calls,
-    module_operators,
-    registered_paths,
 )
 from fx_bridge.presentation.modules import enclosing
 
@@ -64,14 +61,14 @@ def layer_calls(
     `modules` are paths or patterns of the layers, by default :func:`repeated_modules`; of nested
     ones the outermost counts.
     """
-    first_path = {path: paths[0] for paths in registered_paths(captured) for path in paths}
+    first_path = {path: paths[0] for paths in captured.modules.paths for path in paths}
     layers = set(repeated_modules(captured))
     if modules:
-        known = module_operators(captured)
+        known = captured.modules.operators
         named = (path for pattern in modules for path in matching_modules(pattern, known))
         layers = {first_path.get(path, path) for path in named}
     found: dict[str, ModuleCall | None] = {}
-    for name, running in module_calls(captured).items():
+    for name, running in captured.modules.calls.items():
         numbers = {first_path.get(call.path, call.path): call.number for call in running}
         around = (first_path.get(path, path) for call in running for path in enclosing(call.path))
         layer = next((path for path in around if path in layers), None)
@@ -83,15 +80,15 @@ class _Modules:
     """The modules of a model that run operators, as a tree of their paths."""
 
     def __init__(self, captured: CapturedGraph) -> None:
-        also = {path for paths in registered_paths(captured) for path in paths[1:]}
+        also = {path for paths in captured.modules.paths for path in paths[1:]}
         self.children: dict[str, list[str]] = defaultdict(list)
-        for path, operators in module_operators(captured).items():
+        for path, operators in captured.modules.operators.items():
             if operators and path not in also:
                 self.children[path.rpartition(".")[0]].append(path)
-        self.classes = called_classes(captured) | _classes_of_modules(captured)
+        self.classes = called_classes(captured.operators) | _classes_of_modules(captured)
         # In graphs of shared modules, some of their operators are under other paths.
         self.around = {path.rpartition(".")[0] for path in self.classes} | set(self.children)
-        calls = {call for running in module_calls(captured).values() for call in running}
+        calls = {call for running in captured.modules.calls.values() for call in running}
         self.calls = Counter(call.path for call in calls)
 
     def repeated(self, parent: str, *, alone: bool = False) -> list[str]:
@@ -155,10 +152,9 @@ def _classes_of_modules(captured: CapturedGraph) -> dict[str, str]:
     """Return the classes of the model's modules, with a base class for all lists."""
     from torch import fx
 
-    model = captured.module if captured.source is None else captured.source
     return {
         path: _class_of(module)
-        for path, module in model.named_modules(remove_duplicate=False)
+        for path, module in captured.model.named_modules(remove_duplicate=False)
         if not isinstance(module, fx.GraphModule) and _class_of(module) not in _UNKNOWN
     }
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,9 +20,7 @@ from solver import PartitionError
 from solver.model.text import shown
 
 if TYPE_CHECKING:
-    from torch import fx
-
-    from fx_bridge.capture.graph import CapturedGraph
+    from torch import fx, nn
 
 _ROOT: Final = re.compile(r"^L\[[^\]]*\]\.?")
 """Prefix of module paths by dynamo: the local variable that holds the model."""
@@ -37,37 +36,37 @@ class ModuleCall(NamedTuple):
     number: int
 
 
-def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
-    """Return the calls of modules in which each operator runs, outermost first.
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The modules of a captured model, and the operators that run in them.
 
-    Operators are in execution order. The model itself is left out: an operator of its own
-    ``forward`` has an empty tuple. In a graph without a record of modules, an operator is in the
-    module of the first weight it reads.
+    Operators are in execution order, in names of their nodes.
     """
-    from fx_bridge.capture.graph import check_captured
 
-    check_captured(captured, "read the modules of", "module_calls(capture(model, args))")
-    if not any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in captured.operators):
-        return {node.name: _calls_by_weight(node) for node in captured.operators}
-    earlier: Counter[str] = Counter()
-    stacks = {node.name: _stack(node, earlier) for node in captured.operators}
-    calls = {stack: _calls(stack) for stack in dict.fromkeys(stacks.values())}
-    return {name: calls[stack] for name, stack in stacks.items()}
-
-
-def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
-    """Return the operators of every module of the model, by the module's path.
-
-    Operators are in execution order. Modules are in the order of their first operators, an outer
-    one before its inner ones; known modules without operators are last. A module with several paths
-    has an entry for each.
+    calls: dict[str, tuple[ModuleCall, ...]]
+    """Calls of modules in which each operator runs, outermost first. The model itself is left out:
+    an operator of its own ``forward`` has an empty tuple. In a graph without a record of modules,
+    an operator is in the module of the first weight it reads."""
+    operators: dict[str, tuple[str, ...]]
+    """Operators of every module, by its path. Modules are in the order of their first operators, an
+    outer one before its inner ones; known modules without operators are last. A module with several
+    paths has an entry for each.
 
     An operator is inside a module if it runs while the module, or one registered beneath it, runs.
     So a ``ModuleList`` has the operators of its members. A block has those of a shared module that
-    it calls, wherever that is registered, and all of one registered in it, whoever calls it.
-    """
-    calls = module_calls(captured)
-    also = {path: paths for paths in registered_paths(captured) for path in paths}
+    it calls, wherever that is registered, and all of one registered in it, whoever calls it."""
+    paths: Sequence[tuple[str, ...]]  # of every registered module, those of one module together
+
+    @property
+    def innermost(self) -> dict[str, str]:
+        """Path of the innermost module in which each operator runs, "" for the model."""
+        return {name: calls[-1].path if calls else "" for name, calls in self.calls.items()}
+
+
+def modules_of(operators: Sequence[fx.Node], paths: Sequence[tuple[str, ...]]) -> Modules:
+    """Return the modules registered at `paths` with the operators of a graph."""
+    calls = _module_calls(operators)
+    also = {path: own for own in paths for path in own}
     around = {
         running: dict.fromkeys(
             prefix
@@ -81,15 +80,17 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     for name, running in calls.items():
         for prefix in around[running]:
             found.setdefault(prefix, []).append(name)
-    operators = {path: tuple(names) for path, names in found.items()}
-    for path in also:
-        operators.setdefault(path, ())
-    return operators
+    inside = {path: tuple(names) for path, names in found.items()}
+    return Modules(calls, inside | {path: () for path in also if path not in inside}, paths)
 
 
-def innermost_modules(captured: CapturedGraph) -> dict[str, str]:
-    """Return the path of the innermost module in which each operator runs, "" for the model."""
-    return {name: calls[-1].path if calls else "" for name, calls in module_calls(captured).items()}
+def _module_calls(operators: Sequence[fx.Node]) -> dict[str, tuple[ModuleCall, ...]]:
+    if not any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in operators):
+        return {node.name: _calls_by_weight(node) for node in operators}
+    earlier: Counter[str] = Counter()
+    stacks = {node.name: _stack(node, earlier) for node in operators}
+    calls = {stack: _calls(stack) for stack in dict.fromkeys(stacks.values())}
+    return {name: calls[stack] for name, stack in stacks.items()}
 
 
 def check_modules(names: Iterable[str], what: str, example: str) -> tuple[str, ...]:
@@ -158,12 +159,10 @@ def class_name(cls: object) -> str:
     return f"{cls.__module__}.{cls.__qualname__}" if isinstance(cls, type) else str(cls)
 
 
-def called_classes(captured: CapturedGraph) -> dict[str, str]:
+def called_classes(operators: Sequence[fx.Node]) -> dict[str, str]:
     """Return the class of every module that a graph records, by its path."""
     entries = (
-        entry
-        for node in captured.operators
-        for entry in (node.meta.get("nn_module_stack") or {}).values()
+        entry for node in operators for entry in (node.meta.get("nn_module_stack") or {}).values()
     )
     return {_path(str(entry[0])): class_name(entry[1]) for entry in entries}
 
@@ -172,14 +171,13 @@ def _path(recorded: str) -> str:
     return _CALL.sub("", _ROOT.sub("", recorded))
 
 
-def registered_paths(captured: CapturedGraph) -> list[tuple[str, ...]]:
+def registered_paths(model: nn.Module, *, with_graphs: bool) -> list[tuple[str, ...]]:
     """Return the paths of every registered module, those of one module together."""
     from torch import fx
 
     paths: dict[int, list[str]] = {}
-    model = captured.module if captured.source is None else captured.source
     for path, module in model.named_modules(remove_duplicate=False):
         # A graph holds bodies of conditions and loops as submodules that the model lacks.
-        if path and not (captured.source is None and isinstance(module, fx.GraphModule)):
+        if path and (with_graphs or not isinstance(module, fx.GraphModule)):
             paths.setdefault(id(module), []).append(path)
     return [tuple(names) for names in paths.values()]

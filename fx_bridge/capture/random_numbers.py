@@ -10,20 +10,20 @@ import torch
 from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from fx_bridge.capture.graph import CapturedGraph
-
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
 """Random functions without an ATen operator of the same name."""
 _TRAINING_FLAGS: Final = ("train", "training")
+_OTHER_OPS: Final = ("placeholder", "get_attr", "output")
 _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)
 
 
-def random_operators(captured: CapturedGraph) -> list[fx.Node]:
-    """Return the operators that draw random numbers, in execution order.
+def random_operators(module: fx.GraphModule) -> tuple[fx.Node, ...]:
+    """Return the operators of a graph that draw random numbers, in execution order.
 
     A disabled dropout draws none.
     """
-    return [node for node in captured.operators if _is_random(node, captured.module)]
+    calls = (node for node in module.graph.nodes if node.op not in _OTHER_OPS)
+    return tuple(node for node in calls if _is_random(node, module))
 
 
 def _is_random(node: fx.Node, module: nn.Module) -> bool:
@@ -41,7 +41,7 @@ def _is_random(node: fx.Node, module: nn.Module) -> bool:
             for body in bodies
             if isinstance(body, fx.GraphModule)
             for inner in body.graph.nodes
-            if inner.op not in ("placeholder", "get_attr", "output")
+            if inner.op not in _OTHER_OPS
         )
     overload = _overload(node)
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")

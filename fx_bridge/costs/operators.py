@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.expert_reads import read_bytes
 from fx_bridge.storages.kinds import Kinds
@@ -46,7 +46,6 @@ def node_flops(captured: CapturedGraph, kinds: Kinds | None = None) -> dict[str,
     >>> node_flops(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),)))
     {'linear': 128}
     """
-    check_captured(captured, "count", "node_flops(capture(model, args))")
     counting = _FlopReplay(captured)
     with without_fast_path():
         counting.replay(kinds)

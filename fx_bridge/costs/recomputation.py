@@ -20,7 +20,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import layer_calls
-from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.storages.table import Storage
 from fx_bridge.storages.tensor_subclasses import is_wrapper, tensor_leaves
 
@@ -76,7 +75,7 @@ def rng_state_bytes(captured: CapturedGraph) -> dict[str, int]:
     """
     return {
         node.name: _STATE_BYTES.get(_device_type(captured, node), _CPU_STATE_BYTES)
-        for node in random_operators(captured)
+        for node in captured.random_operators
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.modules import check_modules, matching_modules, module_operators
+from fx_bridge.capture.modules import check_modules, matching_modules
 from solver import PartitionError
 from solver.model.checks import only_given
 from solver.model.text import shown
@@ -114,7 +114,7 @@ leave it out, or write 'auto' or 'layers'
         """
         from fx_bridge.costs.recomputation import operators_of_layers
 
-        operators = module_operators(captured)
+        operators = captured.modules.operators
         may = frozenset(recomputable) - _inside(self.never, operators)
         always = _inside(self.always, operators)
         if self.rule in ("layers", "all"):

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.modules import ModuleCall, module_calls
+from fx_bridge.capture.modules import ModuleCall
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.storages.tensor_subclasses import named_tensors
 from solver.model.checks import only_given
@@ -63,7 +63,7 @@ def run_by_device_map(
 
 def tensor_names(captured: CapturedGraph) -> list[str]:
     """Return the names of the model's parameters and buffers, all names of a shared one."""
-    model = captured.module if captured.source is None else captured.source
+    model = captured.model
     return list(named_tensors(model))
 
 
@@ -72,8 +72,8 @@ class _Run:
         self.captured = captured
         self.device_of = device_of
         self.main = main
-        self.calls = module_calls(captured)
-        model = captured.module if captured.source is None else captured.source
+        self.calls = captured.modules.calls
+        model = captured.model
         saved = [name for name in model.state_dict(keep_vars=True) if "." in name]
         self.with_state = {p for name in saved for p in enclosing(name.rpartition(".")[0])}
         self.tensors = set(tensor_names(captured))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import module_calls, module_operators, unknown_module
+from fx_bridge.capture.modules import unknown_module
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
 from solver import PartitionError, PartitionPlan, PartitionProblem
@@ -106,7 +106,7 @@ def plan_with_checkpoints(
         return replace(plan, recomputed=frozenset())
     problem = problem_with_regions(captured, plan, problem)
     whole = WholeModules(captured, plan, problem)
-    operators = module_operators(captured)
+    operators = captured.modules.operators
     for path in modules:
         if not isinstance(path, str) or path not in operators:
             raise unknown_module(path, operators)
@@ -148,7 +148,7 @@ class WholeModules:
     def __init__(
         self, captured: CapturedGraph, plan: PartitionPlan, problem: PartitionProblem
     ) -> None:
-        self.calls = module_calls(captured)
+        self.calls = captured.modules.calls
         self._captured, self._plan, self._problem = captured, plan, problem
         self._graph = Recomputation(problem, plan.stage_index, ())
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fx_bridge.capture.layers import layer_calls, repeated_modules
-from fx_bridge.capture.modules import module_calls
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from fx_bridge.presentation.modules import enclosing
 from solver import PartitionError, PartitionPlan
@@ -132,7 +131,7 @@ class LayeredModel:
         lists = members
         if len(members) > 1:
             # A Sequential is called, and a ModuleList is not.
-            calls = {call.path for own in module_calls(self.captured).values() for call in own}
+            calls = {call.path for own in self.captured.modules.calls.values() for call in own}
             lists = {path: own for path, own in members.items() if path not in calls} or members
         if len(lists) != 1:
             has = f"lists {' and '.join(map(repr, lists))}" if lists else "none that repeat"
@@ -163,7 +162,7 @@ class LayeredModel:
     def _modules_of(self, operators: Sequence[str]) -> tuple[str, ...]:
         """Return the outermost modules of operators that hold no layer."""
         around = {prefix for layer in self.layers for prefix in enclosing(layer.path)}
-        calls = module_calls(self.captured)
+        calls = self.captured.modules.calls
         found = (
             next((call.path for call in calls[name] if call.path not in around), None)
             for name in operators

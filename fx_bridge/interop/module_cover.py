@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.modules import module_calls, module_operators
 from fx_bridge.interop.accelerate_dispatch import tensor_names
 from fx_bridge.presentation.modules import enclosing
 from solver import PartitionError
@@ -26,8 +25,8 @@ class ModuleCover:
         self.places = places
         self.main = main
         self.because = because
-        self.operators = {"": tuple(places), **module_operators(captured)}
-        self.calls = module_calls(captured)
+        self.operators = {"": tuple(places), **captured.modules.operators}
+        self.calls = captured.modules.calls
         self.entries: dict[str, str] = {}
         self.tensors: dict[str, list[str]] = {}
         self.within: dict[str, str] = {}

@@ -15,7 +15,7 @@ import networkx as nx
 import torch
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import ModuleCall, module_calls, module_operators, unknown_module
+from fx_bridge.capture.modules import ModuleCall, unknown_module
 from fx_bridge.interop.accelerate_dispatch import DeviceMapRun, run_by_device_map, tensor_names
 from fx_bridge.presentation.modules import enclosing
 from fx_bridge.split.checks import crossing_edges
@@ -141,7 +141,7 @@ def plan_from_split_spec(
         order, chunks = _named_order(spec, order)
         spec = spec["split_spec"]
     points = _split_points(captured, spec)
-    calls = module_calls(captured)
+    calls = captured.modules.calls
     stages: dict[str, int] = {}
     stage = 0
     previous: tuple[ModuleCall, ...] = ()
@@ -227,11 +227,11 @@ def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
     frequencies of a rotary embedding, moves to its reader.
     """
     tensors = tensor_names(captured)
-    modules = module_operators(captured)
+    modules = captured.modules.operators
     for path in device_of:
         if path and path not in modules and path not in tensors:
             raise unknown_module(path, modules)
-    model = captured.module if captured.source is None else captured.source
+    model = captured.model
     saved = model.state_dict(keep_vars=True)
     for name in tensors:
         if name not in saved:
@@ -287,8 +287,8 @@ def _split_points(captured: CapturedGraph, spec: object) -> dict[str, str]:
             f"the split specification is {shown(spec)}; write a mapping of module to split point, "
             "such as {'layers.4': 'beginning'}"
         )
-    modules = module_operators(captured)
-    called = {call.path for own in module_calls(captured).values() for call in own}
+    modules = captured.modules.operators
+    called = {call.path for own in captured.modules.calls.values() for call in own}
     points: dict[str, str] = {}
     for path, point in spec.items():
         if path not in modules:

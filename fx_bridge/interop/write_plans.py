@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import torch
 
 from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.modules import ModuleCall, module_calls, module_operators
+from fx_bridge.capture.modules import ModuleCall
 from fx_bridge.interop.accelerate_dispatch import MixedOperator, run_by_device_map
 from fx_bridge.interop.module_cover import ModuleCover
 from fx_bridge.split.checks import check_total
@@ -216,7 +216,7 @@ def _with_tied_weights(
     for node in captured.operators:
         for key in table.weights_read.get(node.name, ()):
             readers.setdefault(key, []).append(node.name)
-    operators = module_operators(captured)
+    operators = captured.modules.operators
     for key, names in readers.items():
         devices = list(dict.fromkeys(assignment[name] for name in names))
         owners = [name.rpartition(".")[0] for name in table.weights[key].names]
@@ -266,7 +266,7 @@ def _cuts(captured: CapturedGraph, plan: PartitionPlan) -> list[_Cut]:
     stages = {name: str(stage) for name, stage in plan.stage_index.items()}
     because = "a split_spec cuts between modules"
     modules = ModuleCover(captured, stages, "0", because)
-    calls = module_calls(captured)
+    calls = captured.modules.calls
     order = list(calls)
     times: dict[str, set[int]] = {}
     for own in calls.values():
@@ -327,7 +327,7 @@ def _assign(number: int, cuts: Sequence[_Cut], cut_of: dict[str, int], tried: se
 
 def _around(captured: CapturedGraph, cut: _Cut) -> str:
     """Return the innermost module around a cut, or the modules of the operators at it."""
-    calls = module_calls(captured)
+    calls = captured.modules.calls
     before, after = calls[cut.before], calls[cut.after]
     common = [call.path for call in before if call in after]
     if common:

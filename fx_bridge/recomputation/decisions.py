@@ -9,7 +9,6 @@ import numpy as np
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.random_numbers import random_operators
 from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.recomputation import Recomputation, other_regions
 
@@ -41,7 +40,7 @@ def decisions_of(
     region_of = {op.name: op.backward.region for op in problem.operators}
     stage_of = plan.stage_index
     regions = {(stage_of[name], region_of[name]) for name in again}
-    random = {node.name for node in random_operators(captured)}
+    random = {node.name for node in captured.random_operators}
     found: dict[int, Decisions] = {}
     for stage in sorted({stage for stage, _ in regions}):
         own = frozenset(name for name in again if stage_of[name] == stage)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fx_bridge.capture.layers import layer_calls
-from fx_bridge.capture.modules import module_calls
 from solver.model.checks import only_given
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def _is_of_experts(key: str) -> bool:
 
 def _parts(captured: CapturedGraph) -> dict[str, str | None]:
     """Return the part that runs each operator, a direct child module of its layer, by path."""
-    calls = module_calls(captured)
+    calls = captured.modules.calls
     found: dict[str, str | None] = {}
     for name, layer in layer_calls(captured).items():
         found[name] = None

@@ -11,7 +11,6 @@ from torch import fx
 from torch.fx.graph import _Namespace
 
 from fx_bridge.capture.graph import CapturedGraph, capture
-from fx_bridge.capture.modules import module_calls
 from fx_bridge.costs.operators import operation_name
 from fx_bridge.serving.step import ServeStep
 from solver import PartitionError
@@ -141,7 +140,7 @@ def _names_in(first: CapturedGraph, other: CapturedGraph) -> dict[str, str]:
 
 def _operations(captured: CapturedGraph) -> Iterator[tuple[object, ...]]:
     """Yield the module calls and the operation of every operator, for comparison."""
-    calls = module_calls(captured)
+    calls = captured.modules.calls
     for node in captured.operators:
         yield calls[node.name], operation_name(node)
 

@@ -10,7 +10,6 @@ import torch
 
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.layers import repeated_modules
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.choices import ExpertsRead
 from fx_bridge.interop.engines import engine_words
 from fx_bridge.interop.words import Words
@@ -159,7 +158,7 @@ class ServingPlan:
     def layers(self) -> dict[str, list[str]]:
         """Layers with operators on each used device, in device order."""
         captured = next(iter(self.graphs.values()))
-        plan, operators = self.plan_of(captured), module_operators(captured)
+        plan, operators = self.plan_of(captured), captured.modules.operators
         on: dict[str, list[str]] = {name: [] for name in self.plan.device_order}
         on |= {name: [] for name in plan.device_order}
         for path in repeated_modules(captured):

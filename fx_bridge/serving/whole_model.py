@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.modules import module_calls
 from fx_bridge.serving.phases import same_operators
 from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan
@@ -41,7 +40,7 @@ def _beside_others(captured: CapturedGraph, known: Mapping[str, int]) -> dict[st
     The module is the innermost one with a known operator. Of its known operators, the last before
     the operator counts, or else the first after it.
     """
-    calls = module_calls(captured)
+    calls = captured.modules.calls
     found: dict[str, tuple[int, int]] = {}
     for names in (list(calls), list(reversed(calls))):
         last: dict[tuple[object, ...], int] = {}

@@ -8,7 +8,6 @@ from typing import TypeVar
 import networkx as nx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.colocation import inseparable_groups
 from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.quantities import counted
@@ -56,7 +55,7 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
                     f"share a {unit}: {group.reason}"
                 )
     latest: str | None = None
-    for node in random_operators(captured):
+    for node in captured.random_operators:
         if latest is not None and stage_of[node.name] < stage_of[latest]:
             here, there = str(plan.stage_of(latest)), str(plan.stage_of(node.name))
             raise PartitionError(

@@ -17,8 +17,7 @@ import networkx as nx
 import torch
 from torch import fx
 
-from fx_bridge.capture.graph import CapturedGraph, check_captured
-from fx_bridge.capture.random_numbers import random_operators
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.choices import TiedReaders
 from fx_bridge.split.keep_whole import whole_modules
 from fx_bridge.storages.table import Storage, StorageTable
@@ -48,7 +47,6 @@ def colocation_groups(
     are grouped only if no path leads from one to the next: with a path, every acyclic plan keeps
     their order. Linear in the size of the graph.
     """
-    check_captured(captured, "group", "colocation_groups(capture(model, args))")
     check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
     table = captured.storage_table
     groups = [
@@ -236,7 +234,7 @@ def _trained_weights(
 def _random_order(captured: CapturedGraph) -> Iterator[ColocationGroup]:
     operators = captured.operators
     position = {node: index for index, node in enumerate(operators)}
-    for first, second in itertools.pairwise(random_operators(captured)):
+    for first, second in itertools.pairwise(captured.random_operators):
         reached = {first}
         for node in operators[position[first] + 1 : position[second] + 1]:
             if not reached.isdisjoint(node.all_input_nodes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.modules import matching_modules, module_operators
+from fx_bridge.capture.modules import matching_modules
 from fx_bridge.presentation.modules import enclosing
 from solver import ColocationGroup, PartitionError
 from solver.model.text import shown
@@ -37,7 +37,7 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
     entry. An entry without modules is refused, with the names closest to it.
     """
     keep_whole = check_keep_whole(keep_whole)
-    operators = module_operators(captured) if keep_whole else {}
+    operators = captured.modules.operators if keep_whole else {}
     groups: dict[tuple[str, ...], str] = {}
     for entry in keep_whole:
         parts = entry.split(_TOGETHER)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from fx_bridge.capture.modules import module_operators
 from solver import STAGING_HOST, PartitionError, PartitionProblem
 from solver.model.text import shown
 
@@ -135,7 +134,7 @@ def _allowed(
 class _Names:
     def __init__(self, problem: PartitionProblem, captured: CapturedGraph | None) -> None:
         self._problem = problem
-        self._modules = {} if captured is None else module_operators(captured)
+        self._modules = {} if captured is None else captured.modules.operators
 
     def resolve(self, name: object, what: str) -> list[int]:
         """Return the operators of `name`, by position in the execution order."""

@@ -11,7 +11,6 @@ from torch import fx, nn
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capture.model.attributes import stage_results
-from fx_bridge.capture.modules import innermost_modules
 from fx_bridge.costs.operators import dtype_name
 from fx_bridge.presentation.modules import ModuleTree
 from fx_bridge.split.checks import check_problem
@@ -70,7 +69,7 @@ def stage_graph(
     if problem is not None:
         peaks = _peaks(split.meta["plan"], problem)
     devices = list(split.meta["stages"].values())
-    module_of = innermost_modules(captured)
+    module_of = captured.modules.innermost
     tree, stages = ModuleTree(module_of), []
     for position, name in enumerate(names):
         stage = split.get_submodule(name)

@@ -12,7 +12,6 @@ import networkx as nx
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, capture, check_captured
-from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.checks import check_effects, crossing_edges
 from solver import PartitionError, PartitionPlan
@@ -87,7 +86,7 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
             f"the tags form a cycle: {'; '.join(edges)}; give the operators of one of these edges "
             "the same tag"
         )
-    drawn = dict.fromkeys(tag_of[node.name] for node in random_operators(captured))
+    drawn = dict.fromkeys(tag_of[node.name] for node in captured.random_operators)
     ordered = quotient.copy()
     nx.add_path(ordered, drawn)
     if not nx.is_directed_acyclic_graph(ordered):

@@ -14,7 +14,6 @@ from experiments.planners.recompute_rules import (
 )
 from experiments.planners.task import PlanningTask
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_operators
 from solver import Device
 from tests.support.planning import task_of
 from tests.support.training_models import Block
@@ -73,7 +72,7 @@ def trained(*layers):
 def test_layers_are_those_of_the_model():
     task = trained(Block(), Block(), Block())
     layers = layers_of(task)
-    assert layers == [module_operators(task.captured)[str(number)] for number in range(3)]
+    assert layers == [task.captured.modules.operators[str(number)] for number in range(3)]
     assert every_nth(layers, 1) == set(task.problem.index_of)
     assert every_nth(layers, 2) == set(layers[1])
     assert every_nth(layers, 3) == set(layers[2])
@@ -89,7 +88,7 @@ def test_what_lies_between_layers_is_of_none_where_there_is_a_model():
             return self.head(self.blocks(x))
 
     task = trained(Headed())
-    head = module_operators(task.captured)["0.head"]
+    head = task.captured.modules.operators["0.head"]
     assert head and not set(head) & every_nth(layers_of(task), 1)
     # A problem alone has regions, also of what is at the ends.
     alone = layers_of(PlanningTask(task.problem))

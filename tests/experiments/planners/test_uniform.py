@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from experiments.planners.balancers import UNIFORM_PLANNERS, repeated_layers
-from fx_bridge.capture.modules import module_operators
 from solver import Device, SolveLimits
 from tests.support.planning import task_of
 
@@ -49,7 +48,7 @@ def task():
 
 def test_layers_are_the_members_of_the_outermost_lists_in_execution_order(task):
     paths = [f"encoder.{i}" for i in range(4)] + [f"decoder.{i}" for i in range(3)]
-    expected = [module_operators(task.captured)[path] for path in paths]
+    expected = [task.captured.modules.operators[path] for path in paths]
     assert repeated_layers(task.loaded.module, task.captured) == expected
 
 
@@ -59,7 +58,7 @@ def test_stages_have_equal_numbers_of_layers(task):
     stages = [["start", *(f"encoder.{i}" for i in range(3))], ["encoder.3", "decoder.0"]]
     stages.append(["decoder.1", "decoder.2", "end"])
     for device, paths in zip(("d0", "d1", "d2"), stages, strict=True):
-        expected = {name for path in paths for name in module_operators(task.captured)[path]}
+        expected = {name for path in paths for name in task.captured.modules.operators[path]}
         assert set(plan.operators_of(device)) == expected
     assert answer.words == "7 layers in stages of at most 3"
     assert answer.result.status.value == "feasible"

@@ -13,9 +13,6 @@ from torch.utils import _pytree as pytree
 import fx_bridge
 from fx_bridge.batch.table import check_microbatchable
 from fx_bridge.capture.graph import capture, placeholder_values
-from fx_bridge.costs.latency import roofline_latency_ns
-from fx_bridge.costs.operators import node_flops
-from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.tags import plan_from_tags
 from solver import PartitionError
 from tests.support.modules import module_with
@@ -379,12 +376,9 @@ def test_weights_on_several_devices_are_named():
     [
         fx_bridge.batch_dimensions,
         check_microbatchable,
-        colocation_groups,
         fx_bridge.measured_latency_ns,
         fx_bridge.memory_profile,
-        node_flops,
         fx_bridge.peak_memory,
-        roofline_latency_ns,
         fx_bridge.to_digraph,
         functools.partial(fx_bridge.chunk_specs, microbatches=2),
         functools.partial(plan_from_tags, tags={}),

@@ -6,7 +6,7 @@ from torch import nn
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import layer_calls, repeated_modules
-from fx_bridge.capture.modules import ModuleCall, module_operators
+from fx_bridge.capture.modules import ModuleCall
 from tests.support.modules import module_with
 
 
@@ -116,7 +116,7 @@ def test_the_outermost_modules_that_repeat(name):
     captured = capture(model, args)
     assert sorted(repeated_modules(captured)) == sorted(expected)
     for operator, call in layer_calls(captured).items():
-        around = [path for path in expected if operator in module_operators(captured)[path]]
+        around = [path for path in expected if operator in captured.modules.operators[path]]
         assert ([] if call is None else [call.path]) == around
 
 

@@ -7,7 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_calls, module_operators, unknown_module
+from fx_bridge.capture.modules import unknown_module
 from tests.support.modules import module_with
 from tests.support.refusals import refused
 from tests.support.traced_graphs import dynamo_graph
@@ -64,7 +64,7 @@ CAPTURES = {
 def test_modules_have_their_operators_however_they_were_captured(way):
     captured = CAPTURES[way](Model())
     kinds = {n.name: str(n.target).lower() + n.name for n in captured.operators}
-    operators = module_operators(captured)
+    operators = captured.modules.operators
     first, second = operators["layers.0"], operators["layers.1"]
     everything = [node.name for node in captured.operators]
 
@@ -77,13 +77,13 @@ def test_modules_have_their_operators_however_they_were_captured(way):
         assert sum("relu" in kinds[name] or "act" in kinds[name] for name in inner["act"]) == calls
         rest = set(operators[layer]) - {*inner["fc"], *inner["act"]}
         assert len(rest) == calls, "the sums"
-    (product,) = (name for name, stack in module_calls(captured).items() if not stack)
+    (product,) = (name for name, stack in captured.modules.calls.items() if not stack)
     assert "mul" in kinds[product]
 
 
 def test_paths_are_those_of_the_model_in_the_order_of_their_operators():
     model = Model()
-    operators = module_operators(capture(model, ROW))
+    operators = capture(model, ROW).modules.operators
     paths = list(operators)
     assert set(paths) == {name for name, _ in model.named_modules() if name}
     assert paths[:3] == ["embed", "layers", "layers.0"]
@@ -110,7 +110,7 @@ def test_modules_run_what_hooks_see_them_run():
     with Count():
         model(*ROW)
     captured = capture(Model(), ROW)
-    seen = {path: len(names) for path, names in module_operators(captured).items()}
+    seen = {path: len(names) for path, names in captured.modules.operators.items()}
     seen.pop("layers")
     counts.pop("layers")
     assert seen == {path: count for path, count in counts.items() if path}
@@ -122,7 +122,7 @@ def test_a_module_registered_twice_has_its_operators_under_both_paths():
     second = nn.Sequential(first, nn.Tanh())
     model = module_with(lambda self, x: self.second(self.first(x)), first=first, second=second)
     captured = capture(model, ROW)
-    operators = module_operators(captured)
+    operators = captured.modules.operators
     both = operators["first"]
     assert len(both) == 6
     assert operators["second.0"] == both
@@ -137,11 +137,11 @@ def test_a_graph_without_modules_is_read_by_its_weights():
     program = capture(Model(), ROW)
     for node in program.module.graph.nodes:
         node.meta.pop("nn_module_stack", None)
-    operators = module_operators(program)
+    operators = program.modules.operators
     assert operators["embed"] == ("linear",)
     assert operators["layers.0"] == ("linear_1", "linear_3")
     assert operators["layers.0.act"] == ()
-    assert module_calls(program)["mul"] == ()
+    assert program.modules.calls["mul"] == ()
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_graph_without_modules_is_read_by_its_weights():
 )
 def test_unknown_modules_are_refused_with_the_closest_names(path, message):
     with refused(message):
-        raise unknown_module(path, module_operators(capture(Model(), ROW)))
+        raise unknown_module(path, capture(Model(), ROW).modules.operators)
 
 
 @pytest.mark.parametrize("way", CAPTURES)
 def test_calls_of_one_module_are_told_apart(way):
     captured = CAPTURES[way](Model())
-    calls = [call for own in module_calls(captured).values() for call in own]
+    calls = [call for own in captured.modules.calls.values() for call in own]
     numbers = [call.number for call in calls if call.path == "layers.0"]
     assert sorted(set(numbers)) == [0, 1]
     assert numbers == sorted(numbers), "one after the other"

@@ -10,7 +10,6 @@ from torch.nn import functional
 from fx_bridge import Costs, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.layers import repeated_modules
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.recomputation import recomputation_regions
 from fx_bridge.digraph import to_digraph
@@ -218,7 +217,7 @@ def test_what_runs_again_makes_the_same(case):
 
 
 def test_regions_begin_at_layers_and_behind_the_last_and_never_descend(case):
-    layers = [module_operators(case.captured)[path] for path in repeated_modules(case.captured)]
+    layers = [case.captured.modules.operators[path] for path in repeated_modules(case.captured)]
     firsts = sorted(case.problem.index_of[names[0]] for names in layers)
     lasts = [case.problem.index_of[names[-1]] + 1 for names in layers]
     behind = [last for last in lasts if max(lasts) == last < len(case.problem.operators)]

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from fx_bridge import Costs, Pipeline, Recompute, Search, Training, capture, partition_module
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.costs.recomputation import recomputation_regions
 from solver import Device, Interconnect, PartitionError, SolveLimits, SolveStatus, solve
 from solver.model.recomputation import required
@@ -33,7 +32,7 @@ def captured():
 @pytest.fixture(scope="module")
 def inside(captured):
     """The operators of every module."""
-    return {path: frozenset(names) for path, names in module_operators(captured).items()}
+    return {path: frozenset(names) for path, names in captured.modules.operators.items()}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.interop.accelerate_dispatch import run_by_device_map, tensor_names
 from tests.support.dispatch_models import KINDS, TOKENS, Net, Record, kind_of
 
@@ -77,7 +76,7 @@ def test_what_goes_between_modules_is_said():
     whole = {"embed": "a", "blocks.0": "b", "head": "b"}
     run = run_by_device_map(captured, whole, "a")
     assert run.mixed == ()
-    assert {run.assignment[n] for n in module_operators(captured)["blocks.0"]} == {"b"}
+    assert {run.assignment[n] for n in captured.modules.operators["blocks.0"]} == {"b"}
     assert run.assignment["relu_1"] == "b", "after the head"
     assert run.assignment["arange"] == "a", "with the inputs"
 

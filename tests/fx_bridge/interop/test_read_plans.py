@@ -10,7 +10,6 @@ from torch import nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.interop.read_plans import (
     device_map_run,
@@ -44,7 +43,7 @@ def captured():
 def test_the_longest_path_that_encloses_a_module_counts(captured, mapping):
     plan = plan_from_device_map(captured, GPUS, mapping)
     for path, device in {"embed": 0, "blocks.0": 0, "blocks.1": 1, "head": 1}.items():
-        names = module_operators(captured)[path]
+        names = captured.modules.operators[path]
         assert {plan.assignment[name] for name in names} == {f"cuda:{device}"}
     assert plan.device_order == ("cuda:0", "cuda:1")
     assert plan.chunks == {}
@@ -56,7 +55,7 @@ def test_data_that_comes_back_makes_chunks(captured):
     mapping = {"positions": 0, "embed": 0, "blocks.0": 1, "blocks.1": 0, "blocks.2": 1, "head": 0}
     plan = plan_from_device_map(captured, GPUS, mapping)
     chunks = [
-        {plan.chunks.get(name, 0) for name in module_operators(captured)[path]}
+        {plan.chunks.get(name, 0) for name in captured.modules.operators[path]}
         for path in ("embed", "blocks.0", "blocks.1", "blocks.2", "head")
     ]
     assert chunks == [{0}, {0}, {1}, {1}, {2}]

@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge import Costs, Placement, Search
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
 from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.partition import partition_module
@@ -42,7 +41,7 @@ def by_module(captured, places):
     """A plan that puts modules on devices, and what is outside of them with what it reads."""
     assignment = {}
     for path, device in places.items():
-        assignment.update(dict.fromkeys(module_operators(captured)[path], device))
+        assignment.update(dict.fromkeys(captured.modules.operators[path], device))
     for node in captured.operators:
         read = next(
             (assignment[r.name] for r in node.all_input_nodes if r.name in assignment), None
@@ -189,7 +188,7 @@ def test_random_plans_of_whole_modules_come_back_as_they_were():
         mapping = device_map(captured, plan)
         back = plan_from_device_map(captured, devices(3), mapping)
         for path, device in places.items():
-            assert {back.assignment[name] for name in module_operators(captured)[path]} == {device}
+            assert {back.assignment[name] for name in captured.modules.operators[path]} == {device}
         assert device_map(captured, back) == mapping
 
 
@@ -227,7 +226,7 @@ def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
         assert back == plan, "in execution order all of it is kept"
     for path in ("blocks.1", "transformer.h.1"):
         if any(name.startswith(path) for name, _ in model.named_modules()):
-            names = module_operators(captured)[path]
+            names = captured.modules.operators[path]
             assert {back.assignment[n] for n in names} == {plan.assignment[n] for n in names}
     pipe = pipeline(copy.deepcopy(model), args, kwargs, split_spec=spec)
     assert stages_of_torch(pipe) == stages_of_plan(captured, back)

@@ -8,7 +8,6 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.colocation import colocation_groups, inseparable_groups
 from tests.support.modules import module_with
 from tests.support.random_plans import random_plan, units_of
@@ -162,12 +161,12 @@ def test_random_operators_are_those_that_draw():
         return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.0)
 
     for model in (simple(function), fx.symbolic_trace(function)):
-        names = [node.name for node in random_operators(capture(model, (X,)))]
+        names = [node.name for node in capture(model, (X,)).random_operators]
         assert [name.split("_")[0] for name in names] == ["dropout", "rand", "bernoulli"]
     modules = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.0), nn.Linear(4, 4), nn.RReLU())
-    names = [node.name for node in random_operators(capture(fx.symbolic_trace(modules), (X,)))]
+    names = [node.name for node in capture(fx.symbolic_trace(modules), (X,)).random_operators]
     assert names == ["_0", "_3"]
-    assert not random_operators(capture(fx.symbolic_trace(modules.eval()), (X,)))
+    assert not capture(fx.symbolic_trace(modules.eval()), (X,)).random_operators
 
 
 def test_only_unconnected_random_operators_are_tied_together():

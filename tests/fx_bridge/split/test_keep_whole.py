@@ -9,7 +9,6 @@ from torch import nn
 
 from fx_bridge import Costs, Placement
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
 from fx_bridge.split.colocation import colocation_groups
@@ -57,7 +56,7 @@ def test_each_module_is_one_group_with_its_reason():
     captured, ends = captured_model(), ["layers.0", "layers.2"]
     groups = whole_modules(captured, ends)
     assert [group.operators for group in groups] == [
-        module_operators(captured)[path] for path in ends
+        captured.modules.operators[path] for path in ends
     ]
     assert [group.reason for group in groups] == [f"module {path!r} is kept whole" for path in ends]
     # Inner modules need no groups of their own.
@@ -71,7 +70,7 @@ def test_each_module_is_one_group_with_its_reason():
 def test_modules_can_be_kept_together():
     captured = captured_model()
     (group,) = whole_modules(captured, ["layers.1+layers.0.down"])
-    named = {*module_operators(captured)["layers.1"], *module_operators(captured)["layers.0.down"]}
+    named = {*captured.modules.operators["layers.1"], *captured.modules.operators["layers.0.down"]}
     assert group.operators == tuple(n.name for n in captured.operators if n.name in named)
     assert group.reason == "modules 'layers.0.down' and 'layers.1' are kept together"
 
@@ -112,12 +111,12 @@ def test_plans_keep_modules_whole_and_lose_nothing_else():
         result = partition_module(captured, devices=devices(2), placement=whole, costs=costs)
         parts = ["first", "layers.0", "layers.1", "layers.2", "last"]
         for part in parts:
-            names = module_operators(captured)[part]
+            names = captured.modules.operators[part]
             assert len({result.plan.assignment[name] for name in names}) == 1
         graph = to_digraph(captured, costs=costs)
         problem = problem_from_digraph(graph, devices(2), objective=("bottleneck",))
         assert solve(problem).objective <= result.solved.objective
-        inside = module_operators(captured)
+        inside = captured.modules.operators
         times = {part: sum(latencies[n] for n in inside[part]) for part in parts}
         moved_ns = result.problem.interconnect.default.transfer_ns(2 * 8 * 4)
         cuts = [

@@ -6,7 +6,6 @@ from torch import nn
 
 from fx_bridge import Placement, Search, Training
 from fx_bridge.capture.graph import capture
-from fx_bridge.capture.modules import module_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
@@ -67,12 +66,12 @@ def partition(model=None, args=None, count=3, **options):
 
 def stages_of(result, path):
     index = result.plan.stage_index
-    return {index[name] for name in module_operators(result.captured)[path]}
+    return {index[name] for name in result.captured.modules.operators[path]}
 
 
 def devices_of(result, path):
     assignment = result.plan.assignment
-    return {assignment[name] for name in module_operators(result.captured)[path]}
+    return {assignment[name] for name in result.captured.modules.operators[path]}
 
 
 def test_blocks_between_cuts_are_on_stages_of_their_own():
