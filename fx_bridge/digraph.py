@@ -111,6 +111,7 @@ def to_digraph(
     backward = [{} if training is None else backward_costs(each.captured) for each in found]
     graph = nx.DiGraph()
     _add_nodes(graph, captured, found, backward, costs, training)
+    attention = attention_by_class(found)
     buffers = gradient_buffers(found[0].captured, backward[0])
     graph.graph["weights"] = _weights(captured, table, training or Training(), buffers)
     groups: Sequence[ColocationGroup] = ()
@@ -132,7 +133,7 @@ def to_digraph(
         "capture": captured.how,
         "note": captured.note,
         "made_up": list(table.made_up),
-        "attention": attention_by_class(found),
+        "attention": attention,
     }
     return graph
 

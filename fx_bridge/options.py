@@ -238,9 +238,7 @@ and nanoseconds are integers)
 
     def with_kernels(self, captured: CapturedGraph) -> CapturedGraph:
         """Return `captured` with the kernels of `attention`, if given."""
-        kernels = checked_kernels(self.attention)
-        if kernels is None or kernels == captured.attention:
-            # The same object keeps its cached properties.
+        if self.attention is None:
             return captured
         return captured.with_kernels(captured.device_type, self.attention)
 

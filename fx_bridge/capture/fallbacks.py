@@ -29,12 +29,7 @@ from fx_bridge.capture.model.messages import (
 )
 from fx_bridge.capture.model.trial import can_run, kept_tensors, trial_error
 from fx_bridge.capture.python.autograd_functions import to_modules
-from fx_bridge.capture.python.custom_backward import (
-    lost_hooks,
-    mark_lost,
-    own_backward,
-    with_remedy,
-)
+from fx_bridge.capture.python.custom_backward import mark_lost, own_backward
 from fx_bridge.capture.python.held_tensors import writes_to
 from fx_bridge.capture.python.surroundings import noted_queries
 from fx_bridge.capture.python.weight_casts import casting_weights_once
@@ -96,7 +91,17 @@ class Attempt:
     def __post_init__(self) -> None:
         # Its import, which a capture needs, changes the environment.
         importlib.import_module("torch._dynamo.variables.misc")
+        if self.check and not self.can_run:
+            raise PartitionError(
+                f"check=True runs {describe(self.model)}, which has no values on the meta device; "
+                "leave it out, or give weights and inputs on the cpu"
+            )
         self.state = PythonState(self.model, (self.args, self.kwargs))
+
+    @functools.cached_property
+    def can_run(self) -> bool:
+        """True if the model and its inputs have values."""
+        return can_run(self.model, self.args, self.kwargs)
 
     @casting_weights_once()
     def export(self, *, aware: bool = True, repeats: RepeatedFunctions | None = None) -> Exported:
@@ -114,7 +119,7 @@ class Attempt:
         try:
             watched = self.state.during(watch_inputs=how == "export")
             # make_fx runs on real tensors.
-            real = how == "make_fx" and can_run(self.model, self.args, self.kwargs)
+            real = how == "make_fx" and self.can_run
             kept = kept_tensors(self.model) if real else contextlib.nullcontext()
             with (
                 quiet(),
@@ -141,9 +146,8 @@ class Attempt:
             self.failures.setdefault(first_line(error), text)
             self.causes.append(error)
             return None
-        hooks = lost_hooks(self.model)
-        mark_lost(made, lost.lost or with_remedy(hooks))
-        notes = (self.prefix, *self.failures.values(), note, hooks, lost.note)
+        mark_lost(made, lost.lost)
+        notes = (self.prefix, *self.failures.values(), note, lost.note)
         notes += (changes.note(functools.partial(writes_to, made)),)
         return Captured(made, how, "; ".join(filter(None, notes)), frozenset(asked))
 
@@ -203,7 +207,7 @@ def attempt(task: Attempt) -> Captured:
         return made
     first = task.causes[0]
     runs = ""
-    if can_run(task.model, task.args, task.kwargs):
+    if task.can_run:
         own_error = trial_error(task.state, task.model, task.args, task.kwargs)
         if own_error is not None:
             return _without_gradients(task, own_error)

@@ -17,31 +17,18 @@ from typing import Any, Final
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
-from fx_bridge.capture.model.attributes import check_names
 from fx_bridge.capture.model.caches import register_caches
-from fx_bridge.capture.model.constants import constant_inputs, mark_constants
+from fx_bridge.capture.model.call import example_call, named_leaves, note_inputs
+from fx_bridge.capture.model.checks import check_constants, check_content, check_model
 from fx_bridge.capture.model.generated_names import keep_names_apart
-from fx_bridge.capture.model.inputs import (
-    as_distinct,
-    check_call,
-    check_constants,
-    check_initialised,
-    check_options,
-    check_scripts,
-    check_unsharded,
-    flat_inputs,
-    on_device_of,
-)
+from fx_bridge.capture.model.inputs import flat_inputs
 from fx_bridge.capture.model.messages import describe, refusing
-from fx_bridge.capture.model.trial import can_run
-from fx_bridge.capture.model.written_values import GIVEN, written_down
 from fx_bridge.capture.modules import Modules, modules_of, registered_paths
 from fx_bridge.capture.python.surroundings import answers_now
 from fx_bridge.capture.random_numbers import random_operators
-from fx_bridge.capture.tracers.export import load_program, unlift
+from fx_bridge.capture.tracers.export import program_graph
 from fx_bridge.capture.tracers.lean import lean
 from fx_bridge.capture.tracers.values import complete
 from fx_bridge.choices import checked_kernels
@@ -163,17 +150,18 @@ class CapturedGraph:
                 hint = did_you_mean(name, known, "give names of parameters and buffers")
                 why = "quantised, and has its bytes" if name in known else f"no weight; {hint}"
                 raise PartitionError(f"weight_bytes has {shown(name)}, which is {why}")
-        given = {**self.weight_bytes, **weight_bytes}
-        # The same object keeps its cached properties.
-        return self if given == self.weight_bytes else self._costed(weight_bytes=given)
+        return self._costed(weight_bytes={**self.weight_bytes, **weight_bytes})
 
     @property
     def trained(self) -> CapturedGraph:
         """The same graph, costed for training."""
-        return self if self.trains else self._costed(trains=True)
+        return self._costed(trains=True)
 
     def _costed(self, **changes: Any) -> CapturedGraph:
         """Return the same graph with other cost fields, sharing the storage tables."""
+        if all(getattr(self, name) == value for name, value in changes.items()):
+            # The same object keeps its cached properties.
+            return self
         made = replace(self, **changes)
         made.__dict__["_tables"] = self._tables
         return made
@@ -216,7 +204,7 @@ class CapturedGraph:
     @cached_property
     def random_operators(self) -> tuple[fx.Node, ...]:
         """Operators that draw random numbers, found on first use."""
-        return random_operators(self.module)
+        return random_operators(self.operators, self.module)
 
     @property
     def example_values(self) -> tuple[Any, ...]:
@@ -293,37 +281,25 @@ def capture(
     keywords = checked_inputs(args, kwargs)
     fixed = check_constants(constants)
     known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
-    check_options(model, known, dynamic_shapes, fixed, check)
-    if isinstance(model, CapturedGraph):
-        if args or keywords:
-            raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
-        return model
     with refusing(model), lean():
+        check_model(model, known, dynamic_shapes, fixed, check)
+        if isinstance(model, CapturedGraph):
+            if args or keywords:
+                raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
+            return model
         register_caches()
-        given: Any = load_program(model) if isinstance(model, (str, os.PathLike)) else model
-        if isinstance(given, ExportedProgram):
-            captured = _from_exported_program(given, tuple(args), keywords)
+        if isinstance(model, nn.Module):
+            captured = _from_module(model, tuple(args), keywords, dynamic_shapes, fixed, check)
         else:
-            captured = _from_module(given, tuple(args), keywords, dynamic_shapes, fixed, check)
+            module, inputs = program_graph(model)
+            if args or keywords:
+                inputs = tuple(args), keywords
+                flat_inputs(module.graph, *inputs)
+            captured = CapturedGraph(module, "exported_program", "", *inputs)
+        check_content(captured.operators, captured.graph, model)
         note_precision(captured.module)
         keep_names_apart(captured.module)
-        _check_content(captured, model)
         return captured
-
-
-def _check_content(captured: CapturedGraph, model: object) -> None:
-    """Refuse graphs without operators, or with values that have no sizes."""
-    if not captured.operators:
-        raise PartitionError(
-            f"the graph of {describe(model)} has no operators, so there is nothing to place; "
-            "give a model that computes something"
-        )
-    for node in captured.graph.nodes:
-        if any(getattr(leaf, "is_nested", False) for leaf in tree_leaves(node.meta.get("val"))):
-            raise PartitionError(
-                f"{node.name!r} is a nested tensor, whose parts have no sizes to plan with; pad "
-                "it (torch.nested.to_padded_tensor) and pass a mask"
-            )
 
 
 def placeholder_values(
@@ -337,17 +313,6 @@ def placeholder_values(
     return flat_inputs(captured.graph, tuple(args), dict(kwargs or {}))
 
 
-def _from_exported_program(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CapturedGraph:
-    module = unlift(program)
-    if args or kwargs:
-        flat_inputs(module.graph, args, kwargs)
-    else:
-        args, kwargs = program.example_inputs or ((), {})
-    return CapturedGraph(module, "exported_program", "", tuple(args or ()), kwargs or {})
-
-
 def _from_module(
     model: nn.Module,
     args: tuple[Any, ...],
@@ -356,23 +321,11 @@ def _from_module(
     constants: tuple[str, ...],
     check: bool,
 ) -> CapturedGraph:
-    check_scripts(model)
-    check_unsharded(model)
     if isinstance(model, fx.GraphModule):
         module, inputs, note = complete(model, args, kwargs)
         return CapturedGraph(module, "graph_module", note, *inputs)
-    check_call(model, args, kwargs)
-    check_initialised(model)
-    check_names([*dict(model.named_parameters()), *dict(model.named_buffers())])
-    fixed = constant_inputs(model, args, kwargs, constants)
-    args, kwargs = as_distinct(*on_device_of(model, args, kwargs))
-    if check and not can_run(model, args, kwargs):
-        raise PartitionError(
-            f"check=True runs {describe(model)}, which has no values on the meta device; leave it "
-            "out, or give weights and inputs on the cpu"
-        )
+    args, kwargs, fixed = example_call(model, args, kwargs, constants)
     made = attempt(Attempt(model, args, kwargs, dynamic_shapes, fixed, check))
-    mark_constants(made.module, model, args, kwargs, fixed)
     captured = CapturedGraph(
         made.module,
         made.how,
@@ -382,14 +335,10 @@ def _from_module(
         source=model,
         constants=constants,
         check=check,
+        in_training=frozenset(path for path, part in model.named_modules() if part.training),
     )
-    for node, value in zip(
-        captured.graph.find_nodes(op="placeholder"), captured.example_values, strict=False
-    ):
-        if not isinstance(value, torch.Tensor):
-            # As it is now: its owner may change it.
-            node.meta[GIVEN] = written_down(value)
+    values = captured.example_values
+    path_of = {id(leaf): path for path, leaf in named_leaves(model, args, kwargs)} if fixed else {}
+    note_inputs(captured.graph, values, path_of, fixed)
     weights = dict(model.named_parameters(remove_duplicate=False))
-    asked = answers_now(made.asked, captured.example_values, weights)
-    in_training = frozenset(path for path, part in model.named_modules() if part.training)
-    return replace(captured, asked=asked, in_training=in_training)
+    return replace(captured, asked=answers_now(made.asked, values, weights))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -13,17 +14,15 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
 """Random functions without an ATen operator of the same name."""
 _TRAINING_FLAGS: Final = ("train", "training")
-_OTHER_OPS: Final = ("placeholder", "get_attr", "output")
 _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)
 
 
-def random_operators(module: fx.GraphModule) -> tuple[fx.Node, ...]:
-    """Return the operators of a graph that draw random numbers, in execution order.
+def random_operators(operators: Iterable[fx.Node], module: nn.Module) -> tuple[fx.Node, ...]:
+    """Return those of the operators of a graph that draw random numbers.
 
     A disabled dropout draws none.
     """
-    calls = (node for node in module.graph.nodes if node.op not in _OTHER_OPS)
-    return tuple(node for node in calls if _is_random(node, module))
+    return tuple(node for node in operators if _is_random(node, module))
 
 
 def _is_random(node: fx.Node, module: nn.Module) -> bool:
@@ -41,7 +40,7 @@ def _is_random(node: fx.Node, module: nn.Module) -> bool:
             for body in bodies
             if isinstance(body, fx.GraphModule)
             for inner in body.graph.nodes
-            if inner.op not in _OTHER_OPS
+            if inner.op not in ("placeholder", "get_attr", "output")
         )
     overload = _overload(node)
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")

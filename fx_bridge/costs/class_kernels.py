@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from fx_bridge.costs.recomputation import rng_state_bytes
 from fx_bridge.storages.attention import AttentionCall
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.replay import Replay
-from fx_bridge.storages.tensor_subclasses import tensor_leaves
 
 Kernels = tuple[str | None, tuple[str, ...] | None]
 """A device type, and its kernels of attention."""
@@ -58,7 +57,7 @@ def classes_by_kernels(
         wanted.setdefault((device_type, own), {})[name] = spec
     if not wanted:
         wanted[captured.device_type, captured.attention] = {}
-    graphs = _with_each(captured, wanted)
+    graphs = [captured.with_kernels(*kernels) for kernels in wanted]
     kinds = graphs[0].storage_table.kinds
     replay = _ChoiceReplay(captured, tuple(wanted), training)
     replay.replay(kinds)
@@ -81,21 +80,6 @@ def classes_by_kernels(
         kernels = {name: own for name, own in names.items() if own}
         together[choices] = ClassCosts(graphs[index], own_specs, kernels)
     return list(together.values())
-
-
-def _with_each(captured: CapturedGraph, wanted: Collection[Kernels]) -> list[CapturedGraph]:
-    """Return the graph with each set of kernels, itself where it runs by these anyway."""
-    given = captured.device_type, captured.attention
-    same = {given}
-    if _on_meta(captured.graph):
-        own = DeviceKernels(*given).on_meta
-        same |= {kernels for kernels in wanted if DeviceKernels(*kernels).on_meta == own}
-    return [captured if kernels in same else captured.with_kernels(*kernels) for kernels in wanted]
-
-
-def _on_meta(graph: fx.Graph) -> bool:
-    leaves = (leaf for node in graph.nodes for leaf in tensor_leaves(node.meta.get("val")))
-    return all(leaf.device.type == "meta" for leaf in leaves)
 
 
 _OTHERS: Final = ("fused", "apart")

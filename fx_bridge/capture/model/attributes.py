@@ -8,31 +8,8 @@ is copied.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from torch import fx, nn
-
-from solver import PartitionError
-
-_OF_TORCH: Final = frozenset(
-    {
-        *(set(dir(fx.GraphModule)) - set(dir(nn.Module))),
-        *vars(fx.GraphModule(nn.Module(), fx.Graph())).keys() - vars(nn.Module()).keys(),
-        *("_in_spec", "_out_spec"),
-    }
-)
-_OF_PLACED: Final = frozenset({"devices", "model_state_dict", "load_model_state_dict"})
-
-
-def check_names(paths: Iterable[str]) -> None:
-    """Raise PartitionError if a path begins with an attribute name of stage modules."""
-    for path in paths:
-        name = path.partition(".")[0]
-        if name in _OF_TORCH or name in _OF_PLACED:
-            raise PartitionError(
-                f"the model has {path!r}, and a stage has an attribute {name!r} of its own, as "
-                "every torch.fx.GraphModule; rename that part of the model"
-            )
 
 
 def paths_read_by(graph: fx.Graph) -> tuple[str, ...]:

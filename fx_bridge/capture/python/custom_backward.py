@@ -54,8 +54,9 @@ _LOST: Final = "lost_backward"
 
 @dataclass(slots=True)
 class OwnBackward:
-    """Actions of forward that change backward passes, and that a graph of forward lacks."""
+    """Parts of a model that change backward passes, and that a graph of forward lacks."""
 
+    model: nn.Module
     functions: dict[type, str] = field(default_factory=dict)
     """Classes of ``torch.autograd.Function`` whose backward pass is lost, with the place of the
     first call and the reason."""
@@ -72,7 +73,8 @@ class OwnBackward:
         if _TENSOR_HOOK in self.hooks:
             lost = f"forward uses {_TENSOR_HOOK}, which the graph does not, so gradients may differ"
             return f"{lost}; {_WITHOUT_HOOKS}"
-        return ""
+        lost = self._module_hooks()
+        return f"{lost}; {_WITHOUT_HOOKS}" if lost else ""
 
     def _functions(self) -> str:
         if not self.functions:
@@ -85,10 +87,20 @@ class OwnBackward:
             f"{function.__qualname__!r}{more} {where}, so gradients would be wrong"
         )
 
+    def _module_hooks(self) -> str:
+        """Return a remark about modules with backward hooks, which torch.export leaves out."""
+        modules = self.model.named_modules()
+        hooked = [n for n, m in modules if m._backward_hooks or m._backward_pre_hooks]
+        if not hooked:
+            return ""
+        where = f"{hooked[0]!r}" if hooked[0] else "the model"
+        others = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+        return f"backward hooks of {where}{others} are not in the graph, so gradients may differ"
+
     @property
     def note(self) -> str:
         """A remark about the graph for its user; empty without losses."""
-        notes = [self._functions()] if self.functions else []
+        notes = list(filter(None, (self._module_hooks(), self._functions())))
         if self.hooks:
             named = " and ".join(sorted(self.hooks))
             notes.append(f"forward uses {named}, which the graph does not, so gradients may differ")
@@ -135,7 +147,7 @@ class _Functions:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.found = OwnBackward()
+        self.found = OwnBackward(model)
         self._with_gradients = torch.is_grad_enabled()
         self._records = self._with_gradients
         self._known = 0
@@ -271,18 +283,3 @@ def _noted(original: Callable[..., Any], shown: str, called: set[str]) -> Callab
         return original(called_on, *args, **kwargs)
 
     return noted
-
-
-def lost_hooks(model: nn.Module) -> str:
-    """Return a remark about modules with backward hooks, which torch.export leaves out."""
-    hooked = [n for n, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
-    if not hooked:
-        return ""
-    where = f"{hooked[0]!r}" if hooked[0] else "the model"
-    others = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
-    return f"backward hooks of {where}{others} are not in the graph, so gradients may differ"
-
-
-def with_remedy(hooks: str) -> str:
-    """Return a remark of :func:`lost_hooks` with a remedy; empty if it is empty."""
-    return f"{hooks}; {_WITHOUT_HOOKS}" if hooks else ""

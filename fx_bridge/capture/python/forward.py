@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fx_bridge.capture.model.constants import named_leaves
+from fx_bridge.capture.model.call import named_leaves
 from fx_bridge.capture.model.inputs import described_tensor
 from fx_bridge.capture.python.assignments import Assignments
 from fx_bridge.capture.python.eager_code import around_forward

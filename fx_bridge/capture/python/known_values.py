@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from fx_bridge.capture.model.constants import named_leaves
+from fx_bridge.capture.model.call import named_leaves
 from fx_bridge.capture.python.eager_code import around_forward
 from fx_bridge.storages.mutations import memory_of, written_arguments
 from solver.model.quantities import counted

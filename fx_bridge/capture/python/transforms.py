@@ -23,9 +23,11 @@ def fuse_transforms(module: fx.GraphModule) -> None:
 
     The submodule keeps the region as it is, so that autograd and random numbers are the same.
     """
-    for number, region in enumerate(_regions(module.graph)):
+    regions = _regions(module.graph)
+    for number, region in enumerate(regions):
         _fuse(module, region, f"transform_{number}")
-    module.recompile()
+    if regions:
+        module.recompile()
 
 
 def _nesting(node: fx.Node) -> int:

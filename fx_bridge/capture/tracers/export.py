@@ -19,7 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
-from fx_bridge.capture.model.attributes import check_names
+from fx_bridge.capture.model.checks import check_names
 from fx_bridge.capture.model.messages import quiet
 from fx_bridge.capture.python.data_reads import restore_reads
 from fx_bridge.capture.python.eager_code import traceable, unaware
@@ -94,7 +94,7 @@ def _sets_grad_mode(node: fx.Node, omit_if_same_with_ambient: bool = False) -> b
 
 def unlift(program: ExportedProgram) -> fx.GraphModule:
     """Return the graph of a program with its parameters as attributes."""
-    if has_transform(program.graph) and not _has_effects(program.graph):
+    if not _has_effects(program.graph) and has_transform(program.graph):
         # Functionalisation turns a vmap into batched operators; it cannot run other transforms.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             # torch's own deprecations, met while it copies the structure of the inputs.
@@ -104,8 +104,7 @@ def unlift(program: ExportedProgram) -> fx.GraphModule:
     # A guards function would be a call_module node that cannot be pickled.
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    if has_transform(module.graph):
-        fuse_transforms(module)
+    fuse_transforms(module)
     _drop_copies_to_itself(module)
     _unwrap_where_read(module)
     return module
@@ -178,19 +177,25 @@ def _has_effects(graph: fx.Graph) -> bool:
     )
 
 
-def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
-    """Read a program that ``torch.export.save`` wrote.
+def program_graph(
+    given: ExportedProgram | str | os.PathLike[str],
+) -> tuple[fx.GraphModule, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return the graph of a program, or of one that ``torch.export.save`` wrote, and its inputs.
 
     Raise PartitionError if the file is missing, unreadable or no exported program.
     """
-    file = Path(path)
+    program = given if isinstance(given, ExportedProgram) else _loaded(Path(given))
+    args, kwargs = program.example_inputs or ((), {})
+    return unlift(program), (tuple(args or ()), kwargs or {})
+
+
+def _loaded(file: Path) -> ExportedProgram:
     check_file(file, "the path of a .pt2 file that torch.export.save(program, path) wrote")
     try:
         with quiet():
-            program = torch.export.load(str(file))
+            return torch.export.load(str(file))
     except Exception as error:
         raise PartitionError(f"cannot read {str(file)!r}: {_reason(file, error)}") from error
-    return program
 
 
 def _reason(file: Path, error: Exception) -> str:

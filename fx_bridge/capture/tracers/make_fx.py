@@ -31,7 +31,6 @@ from fx_bridge.capture.python.forward import carried_out
 from fx_bridge.capture.python.known_values import known_values
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights
 from fx_bridge.capture.tracers.values import copy_training, fill_values
-from fx_bridge.storages.autocast import note_precision
 
 _DETACH: Final = torch.ops.aten.detach.default
 
@@ -86,7 +85,6 @@ def trace_operators(
     fx_module = fx.GraphModule(traced, traced.graph, type(model).__name__)
     to_modules(fx_module)
     copy_training(model, fx_module)
-    note_precision(fx_module)
     fill_values(fx_module, args, kwargs)
     return fx_module, "; ".join(filter(None, (known.note, *notes)))
 

@@ -12,7 +12,8 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.model.inputs import flat_inputs, needs_inputs, on_device_of
+from fx_bridge.capture.model.call import on_device_of
+from fx_bridge.capture.model.inputs import flat_inputs
 from fx_bridge.capture.model.messages import failure, quiet
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
@@ -33,14 +34,13 @@ def complete(
     Example inputs that are parameters or buffers become attributes of the copy.
     """
     _check_graph(module)
+    own = copied(module)
     weights: dict[int, torch.Tensor] = {}
     leaves: tuple[Any, ...] = ()
     if args or kwargs:
         # A graph with values needs no inputs, but given ones are used in later calls.
         leaves = flat_inputs(module.graph, args, kwargs)
         weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
-    own = copied(module)
-    note_precision(own)
     for node in own.graph.find_nodes(op="call_module", target="_guards_fn"):
         # This submodule only checks inputs, reads all of them, and cannot be pickled.
         own.graph.erase_node(node)
@@ -62,13 +62,12 @@ def complete(
         )
         args, kwargs = tuple(leaf for n, leaf in enumerate(leaves) if n not in weights), {}
         note = f"parameters and buffers among the inputs became attributes ({len(weights)})"
+    fuse_transforms(own)
     if has_transform(own.graph):
-        fuse_transforms(own)
-        if has_transform(own.graph):
-            raise PartitionError(
-                "the GraphModule opens a transform such as torch.vmap that it does not close; "
-                "give the module itself, or an ExportedProgram of it"
-            )
+        raise PartitionError(
+            "the GraphModule opens a transform such as torch.vmap that it does not close; "
+            "give the module itself, or an ExportedProgram of it"
+        )
     if any(_lacks_value(node) for node in own.graph.nodes):
         args, kwargs = on_device_of(own, args, kwargs)
         _fill(own, args, kwargs)
@@ -77,18 +76,17 @@ def complete(
 
 def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     missing = next(node for node in module.graph.nodes if _lacks_value(node))
-    given = all("val" in node.meta for node in module.graph.find_nodes(op="placeholder"))
-    if not given and not args and not kwargs and needs_inputs(module.graph):
+    placeholders = module.graph.find_nodes(op="placeholder")
+    given = all("val" in node.meta for node in placeholders)
+    needed = (n for n in placeholders if not n.args and not str(n.target).startswith("*"))
+    if not given and not args and not kwargs and any(needed):
         raise PartitionError(
             f"node {missing.name!r} of the GraphModule has no meta['val'] and there are no "
             "example inputs to compute it; pass args, such as capture(module, (tokens,))"
         )
     try:
         with quiet():
-            if given:
-                _write(Replay(module, must_run=True), overwrite=False)
-            else:
-                fill_values(module, args, kwargs)
+            fill_values(module, args, kwargs, given=given)
     except PartitionError:
         raise
     except Exception as error:
@@ -150,24 +148,23 @@ def _lacks_value(node: fx.Node) -> bool:
 
 
 def fill_values(
-    module: fx.GraphModule,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], *, given: bool = False
 ) -> None:
-    """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors."""
+    """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors.
+
+    If it is `given` for the placeholders, `args` and `kwargs` are ignored, and values stay.
+    """
+    note_precision(module)
     replay = Replay(module, must_run=True)
-    given = pytree.tree_map_only(torch.Tensor, replay.fake, flat_inputs(module.graph, args, kwargs))
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for position, node in enumerate(placeholders):
-        starred = str(node.target).startswith("*") and not str(node.target).startswith("**")
-        node.meta["val"] = list(given[position:]) if starred else given[position]
-    _write(replay, overwrite=True)
-
-
-def _write(replay: Replay, *, overwrite: bool) -> None:
+    if not given:
+        inputs = flat_inputs(module.graph, args, kwargs)
+        inputs = pytree.tree_map_only(torch.Tensor, replay.fake, inputs)
+        for position, node in enumerate(module.graph.find_nodes(op="placeholder")):
+            starred = str(node.target).startswith("*") and not str(node.target).startswith("**")
+            node.meta["val"] = list(inputs[position:]) if starred else inputs[position]
     replay.replay()
     for node, value in replay.values.items():
-        if isinstance(value, nn.Module) or ("val" in node.meta and not overwrite):
+        if isinstance(value, nn.Module) or (given and "val" in node.meta):
             continue
         # Guards of global state cannot be copied, so they are no values.
         plain = pytree.tree_all(lambda leaf: leaf is None or isinstance(leaf, _PLAIN), value)
