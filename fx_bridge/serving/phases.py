@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -64,7 +65,7 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
             )
         captured = capture(step, step.example(count))
         if found:
-            _rename(captured, _names_in(next(iter(found.values())), captured))
+            captured = _renamed(captured, _names_in(next(iter(found.values())), captured))
         found[count] = captured
     if not found:
         raise PartitionError("tokens is empty; write for example (512, 1)")
@@ -73,8 +74,6 @@ def capture_phases(step: ServeStep, tokens: Sequence[int]) -> dict[int, Captured
 
 def check_prompt(graphs: Mapping[int, CapturedGraph], calls: Mapping[int, int]) -> None:
     """Refuse a prompt in chunks if calls of several tokens ignore the state before them.
-
-    Some recurrent layers of transformers read their state only in calls of one token.
 
     Some recurrent layers of transformers read their state only in calls of one token. `calls` has
     the number of calls of each graph for a prompt.
@@ -145,8 +144,8 @@ def _operations(captured: CapturedGraph) -> Iterator[tuple[object, ...]]:
         yield calls[node.name], operation_name(node)
 
 
-def _rename(captured: CapturedGraph, names: Mapping[str, str]) -> None:
-    """Rename operators, and keep the names of all other nodes."""
+def _renamed(captured: CapturedGraph, names: Mapping[str, str]) -> CapturedGraph:
+    """Return a graph with other names of operators, and those of all other nodes."""
     graph: fx.Graph = captured.graph
     namespace = _Namespace()
     for node in graph.nodes:
@@ -155,3 +154,5 @@ def _rename(captured: CapturedGraph, names: Mapping[str, str]) -> None:
         namespace.associate_name_with_obj(node.name, node)
     graph._graph_namespace = namespace
     captured.module.recompile()
+    # Its modules and operators were found under the former names.
+    return replace(captured)

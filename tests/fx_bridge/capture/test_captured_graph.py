@@ -270,6 +270,12 @@ MULTIPLIES_SPARSE = module_with(
 )
 
 
+def test_a_sparse_buffer_counts_its_indices_and_values():
+    captured = capture(MULTIPLIES_SPARSE, (torch.ones(4, 4),), check=True)
+    (weight,) = fx_bridge.to_digraph(captured).graph["weights"].values()
+    assert weight["size_bytes"] == 4 * (4 + 2 * 8)
+
+
 def jagged():
     parts = [torch.randn(2, 4), torch.randn(3, 4)]
     return torch.nested.nested_tensor(parts, layout=torch.jagged)
@@ -291,7 +297,6 @@ def jagged():
         (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
         (nn.Sequential(nn.LazyLinear(4)), ROW, "'0.weight' of Sequential has no"),
         (module_with(lambda self, x: x.sin()), (jagged(),), "is a nested tensor"),
-        (MULTIPLIES_SPARSE, (torch.ones(4, 4),), "SparseTensorImpl"),
         (torch.jit.script(nn.Linear(4, 4)), ROW, "it is TorchScript"),
         (
             module_with(lambda self, x: plain(x) + 1),
