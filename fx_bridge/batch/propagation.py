@@ -7,9 +7,8 @@ views and reductions on the way.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -64,6 +63,7 @@ class BatchRun(Replay):
         self.states: dict[str, State] = {}
         self.writes: dict[str, BatchDim] = {}
         self._watch = _Watch(self)
+        self.modes = (self._watch,)
         self._of: dict[int, BatchDim] = {}
         self._alive: list[torch.Tensor] = []
         self._sharing: dict[object, list[torch.Tensor]] = {}
@@ -77,11 +77,6 @@ class BatchRun(Replay):
         # Results of the graph may have been written to after their node.
         for node in self.graph.output_node().all_input_nodes:
             self._keep_states(node, self.values[node])
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield the contexts around the run, outermost first."""
-        yield from super().contexts()
-        yield self._watch
 
     def observe(self, node: fx.Node) -> Any:
         """Run `node` and keep the states of its value."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,11 +73,7 @@ class BackwardRun(Replay):
         super().__init__(captured.module, kernels=captured.kernels)
         self.found: dict[str, Pass] = {}
         self._counting = Counting()
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield the context managers around the run, outermost first."""
-        yield from super().contexts()
-        yield self._counting
+        self.modes = (self._counting,)
 
     def observe(self, node: fx.Node) -> Any:
         """Run the backward pass of `node`, and then `node` for its readers."""

@@ -8,13 +8,11 @@ needs.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import torch
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph
@@ -121,10 +119,6 @@ class _ChoiceReplay(Replay):
         # The choice depends on whether a mask has a gradient.
         self.differentiates = training
         self.chosen: dict[str, list[tuple[str, ...]]] = {}
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield torch.set_grad_enabled(self.differentiates)
 
     def observe(self, node: fx.Node) -> Any:
         self.choosing.choices.clear()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -170,11 +169,8 @@ class _MathReplay(Replay):
         self._noting = _NotingMath(captured.device_type, captured.attention)
         super().__init__(captured.module, kernels=self._noting)
         self._counting = Counting()
+        self.modes = (self._counting,)
         self.ran: dict[str, tuple[Kernel, ...]] = {}
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield self._counting
 
     def observe(self, node: fx.Node) -> Any:
         self._noting.used_math = False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -64,11 +63,8 @@ class _FlopReplay(Replay):
             aten._cudnn_rnn: recurrent_flops,
         }
         self.counter = FlopCounterMode(display=False, custom_mapping=formulas)
+        self.modes = (self.counter,)
         self.flops: dict[str, int] = {}
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield self.counter
 
     def observe(self, node: fx.Node) -> Any:
         # Cleared for each node, because torch.cond overwrites the counts.

@@ -5,11 +5,8 @@ The graph, autograd and the optimiser run unchanged on fake tensors (``docs/memo
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, get_args
 
-import torch
 from torch import fx
 
 from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, check_captured
@@ -158,13 +155,9 @@ class _WorkspaceRun(Replay):
     def __init__(self, captured: CapturedGraph, *, training: bool) -> None:
         super().__init__(captured.module, kernels=captured.kernels)
         self.workspace_bytes: dict[str, int] = {}
-        self._training = training
+        self.grad_enabled = training
         self._ledger = Ledger()
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield torch.set_grad_enabled(self._training)
-        yield self._ledger
+        self.modes = (self._ledger,)
 
     def observe(self, node: fx.Node) -> Any:
         if node.op not in COMPUTE_OPS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,7 +53,9 @@ class MemoryRun(Replay):
         super().__init__(captured.module, kernels=captured.kernels)
         # Without gradients too: kernels query requires_grad.
         self.differentiates = True
+        self.grad_enabled = training is not None
         self.ledger = Ledger()
+        self.modes = (self.ledger,)
         self.boundary = 0  # the change at which the backward pass began
         self.outputs: Any = None  # the results of the graph, after the forward pass
         self._training = training
@@ -87,12 +89,6 @@ class MemoryRun(Replay):
                     "training=False"
                 ) from error
             self._update()
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        """Yield the contexts around the run, outermost first."""
-        yield from super().contexts()
-        yield torch.set_grad_enabled(self._training is not None)
-        yield self.ledger
 
     def _hold_weights(self, captured: CapturedGraph) -> None:
         names = {id(p): n for n, p in reversed([*self.module.named_parameters()])}

@@ -38,6 +38,7 @@ class Replay(fx.Interpreter):
     """
 
     differentiates: bool = False
+    grad_enabled: bool | None = None  # while it runs; by default if it differentiates
     repeats: bool = True
     """Reuse the result of an earlier call with the same key; False for a class that observes the
     run of each call."""
@@ -52,6 +53,8 @@ class Replay(fx.Interpreter):
         super().__init__(module, garbage_collect_values=False)
         self._precision = captured_precision(module)
         self.kernels = kernels
+        self.modes: tuple[contextlib.AbstractContextManager[Any], ...] = ()
+        """Contexts within all others, such as modes that observe the run."""
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
@@ -96,11 +99,13 @@ class Replay(fx.Interpreter):
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield the context managers around the run, outermost first."""
-        yield torch.set_grad_enabled(self.differentiates)
+        enabled = self.differentiates if self.grad_enabled is None else self.grad_enabled
+        yield torch.set_grad_enabled(enabled)
         yield precision(self._precision)
         if self.kernels is not None:
             yield self.kernels
         yield self.mode
+        yield from self.modes
 
     def observe(self, node: fx.Node) -> Any:
         """Return the value of `node`; subclasses extend this."""

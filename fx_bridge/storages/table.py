@@ -7,7 +7,6 @@ copied.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -146,6 +145,7 @@ class _StorageReplay(Replay):
     ) -> None:
         super().__init__(module, kernels=kernels)
         self.recorder = WriteRecorder()
+        self.modes = (self.recorder,)
         self.owner: dict[object, Storage] = {}
         self.storages: dict[str, tuple[Storage, ...]] = {}
         self.writes: dict[str, tuple[Storage, ...]] = {}
@@ -166,10 +166,6 @@ class _StorageReplay(Replay):
         self.input_of: dict[object, Storage] = {}
         placeholders = self.graph.find_nodes(op="placeholder")
         self.examples = dict(zip(placeholders, examples, strict=False))
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield self.recorder
 
     def observe(self, node: fx.Node) -> Any:
         self.recorder.written.clear()
@@ -291,10 +287,8 @@ class _SavedReplay(_StorageReplay):
         self.packed: list[torch.Tensor] = []
         self.kept: list[torch.Tensor] = []
         self.functions: dict[int, torch.autograd.graph.Node] = {}
-
-    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
-        yield from super().contexts()
-        yield torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self.modes = (*self.modes, hooks)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         self.packed.extend(part.detach() for part in tensors_in(tensor))
