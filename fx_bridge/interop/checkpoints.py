@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import unknown_module
 from fx_bridge.recomputation.decisions import problem_with_regions
 from fx_bridge.split.checks import check_total
@@ -61,7 +61,6 @@ def checkpointed_modules(
     >>> sorted(plan.recomputed), checkpointed_modules(captured, plan, problem=problem)
     (['linear_2', 'tanh_1'], ['1'])
     """
-    check_captured(captured, "read the modules of", "checkpointed_modules(captured, plan)")
     check_total(captured, plan)
     if not plan.recomputed:
         return []
@@ -100,7 +99,6 @@ def plan_with_checkpoints(
     PartitionError
         In one line: the model has no such module, stages divide it, or it cannot run again.
     """
-    check_captured(captured, "read the modules of", "plan_with_checkpoints(captured, plan, [])")
     check_total(captured, plan)
     if not modules:
         return replace(plan, recomputed=frozenset())

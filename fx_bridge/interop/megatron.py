@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from fx_bridge.capture.attention import attention_cores
-from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.interop.checkpoints import WholeModules
 from fx_bridge.interop.layered_model import Layer, LayeredModel
 from fx_bridge.interop.megatron_layout import write_layout
@@ -139,7 +139,6 @@ class _LayersAgain:
         program: str,
         write: Callable[[LayerNames, Sequence[StageLayers]], object],
     ) -> None:
-        check_captured(captured, "read the layers of", "megatron_arguments(captured, plan)")
         check_total(captured, plan)
         self._captured, self._plan, self._program = captured, plan, program
         self._modules: WholeModules | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
 
-from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.modules import ModuleCall
 from fx_bridge.interop.accelerate_dispatch import MixedOperator, run_by_device_map
 from fx_bridge.interop.module_cover import ModuleCover
@@ -65,7 +65,6 @@ def device_map(
     >>> device_map(capture(model, (torch.ones(1, 4),)), plan)
     {'0': 0, '1': 0, '2': 1}
     """
-    check_captured(captured, "map", "device_map(capture(model, args), plan)")
     check_total(captured, plan)
     check_devices_alone(plan)
     if tied not in get_args(Tied):
@@ -126,7 +125,6 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
     """
     from torch.distributed.pipelining import SplitPoint
 
-    check_captured(captured, "split", "split_spec(capture(model, args), plan)")
     check_total(captured, plan)
     check_devices_alone(plan)
     cuts = _cuts(captured, plan)

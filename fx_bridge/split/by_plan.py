@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.capture.model.attributes import adopt, paths_read_by, stage_results
 from fx_bridge.capture.model.generated_names import keep_names_apart
 from fx_bridge.capture.model.inputs import input_names
@@ -24,7 +24,7 @@ from fx_bridge.split.checks import check_splittable
 from fx_bridge.split.guards import CheckedModel, check_calls
 from fx_bridge.split.name_map import name_map, shared_tensors
 from fx_bridge.split.scratch_graph import ORIGIN, Scratch, final_value, scratch_graph, split_scratch
-from solver import PartitionError, PartitionPlan, PartitionProblem
+from solver import PartitionPlan, PartitionProblem
 
 
 def split_by_plan(
@@ -86,12 +86,6 @@ def split_by_plan(
     >>> split.meta["stages"], split.meta["name_map"].nodes["relu"]
     ({'submod_0': 'cuda:0', 'submod_1': 'cpu'}, ('submod_1.relu',))
     """
-    check_captured(captured, "split", "split_by_plan(capture(model, args), plan)")
-    if not isinstance(plan, PartitionPlan):
-        raise PartitionError(
-            f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan, or "
-            "one that solver.load_plan reads from a file"
-        )
     check_splittable(captured, plan)
     decisions = decisions_of(captured, plan, problem)
     names = _stage_names(captured, len(plan.stages))

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import networkx as nx
 
-from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.split.colocation import inseparable_groups
 from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.model.quantities import counted
@@ -68,6 +68,12 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
 
 def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
     """Raise PartitionError unless `plan` places exactly the operators of `captured`."""
+    check_captured(captured, "use a plan of", "capture(model, args)")
+    if not isinstance(plan, PartitionPlan):
+        raise PartitionError(
+            f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan, or "
+            "one that solver.load_plan reads from a file"
+        )
     names = [node.name for node in captured.operators]
     missing = [name for name in names if name not in plan.assignment]
     unknown = sorted(plan.assignment.keys() - set(names))

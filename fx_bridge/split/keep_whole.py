@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from fx_bridge.capture.modules import matching_modules
-from fx_bridge.presentation.modules import enclosing
 from solver import ColocationGroup, PartitionError
 from solver.model.text import shown
 
@@ -42,7 +41,8 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
     for entry in keep_whole:
         parts = entry.split(_TOGETHER)
         paths = {path for part in parts for path in matching_modules(part, operators)}
-        outermost = [p for p in operators if p in paths and paths.isdisjoint([*enclosing(p)][:-1])]
+        inner = tuple(f"{path}." for path in paths)  # how the paths of modules within begin
+        outermost = [p for p in operators if p in paths and not p.startswith(inner)]
         if _TOGETHER in entry:
             named = {name for path in outermost for name in operators[path]}
             names = tuple(node.name for node in captured.operators if node.name in named)

@@ -54,17 +54,12 @@ def split_by_tags(
     {'submod_0': 'body', 'submod_1': 'head'}
     """
     if isinstance(source, fx.GraphModule):
-        if tags is None:
-            tags = _tags_of(source)
+        tags = _tags_of(source) if tags is None else tags
         source = capture(source)
-    else:
-        check_captured(source, "split", "split_by_tags(capture(model, args), tags)")
-        if tags is None:
-            tags = _tags_of(source.module)
     return split_by_plan(source, plan_from_tags(source, tags))
 
 
-def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> PartitionPlan:
+def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str] | None = None) -> PartitionPlan:
     """Return the plan that puts each tag's operators on a device of that name.
 
     The order of devices is one in which data flows forward and random numbers are drawn as before;
@@ -72,7 +67,7 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
     :func:`split_by_tags`.
     """
     check_captured(captured, "split", "plan_from_tags(capture(model, args), tags)")
-    tag_of = _checked(captured, tags)
+    tag_of = _checked(captured, _tags_of(captured.module) if tags is None else tags)
     first_seen = {tag: rank for rank, tag in enumerate(dict.fromkeys(tag_of.values()))}
     example = crossing_edges(captured, tag_of)
     quotient: nx.DiGraph[str] = nx.DiGraph(list(example))
