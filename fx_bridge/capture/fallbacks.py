@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
-from unittest import mock
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from fx_bridge.capture.model.messages import (
     describe,
@@ -27,7 +27,7 @@ from fx_bridge.capture.model.messages import (
     refusal_in,
     remedy,
 )
-from fx_bridge.capture.model.trial import can_run, kept_tensors, trial_error
+from fx_bridge.capture.model.trial import kept_tensors, own_input
 from fx_bridge.capture.python.autograd_functions import to_modules
 from fx_bridge.capture.python.custom_backward import mark_lost, own_backward
 from fx_bridge.capture.python.held_tensors import writes_to
@@ -83,7 +83,7 @@ class Attempt:
     failures: dict[str, str] = field(default_factory=dict)
     """Descriptions of failed ways, by the first line of the error: repeated errors count once."""
     causes: list[Exception] = field(default_factory=list)  # the errors themselves, in order
-    differentiated: list[str] = field(default_factory=list)
+    differentiated: set[str] = field(default_factory=set)
     """Names of the differentiating functions that forward called."""
     prefix: str = ""  # of the note
     state: PythonState = field(init=False)  # of the model, which every way restores
@@ -100,8 +100,10 @@ class Attempt:
 
     @functools.cached_property
     def can_run(self) -> bool:
-        """True if the model and its inputs have values."""
-        return can_run(self.model, self.args, self.kwargs)
+        """True if all tensors have values: a run on the meta device proves little."""
+        tensors = self.model.state_dict(keep_vars=True).values()
+        leaves = [*tensors, *pytree.tree_leaves((self.args, self.kwargs))]
+        return not any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in leaves)
 
     @casting_weights_once()
     def export(self, *, aware: bool = True, repeats: RepeatedFunctions | None = None) -> Exported:
@@ -124,9 +126,8 @@ class Attempt:
             with (
                 quiet(),
                 watched as changes,
-                own_backward(self.model) as lost,
+                own_backward(self.model, self.differentiated) as lost,
                 noted_queries() as asked,
-                _differentiations(self.differentiated),
                 kept,
             ):
                 made, note = changes.run(way)
@@ -151,10 +152,18 @@ class Attempt:
         notes += (changes.note(functools.partial(writes_to, made)),)
         return Captured(made, how, "; ".join(filter(None, notes)), frozenset(asked))
 
-    def again(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
-        """Forget the failures so far, and try one way."""
-        self.forget()
-        return self.tried(how, way)
+    def trial_error(self) -> Exception | None:
+        """Call the model on copies of the inputs; return its error, or None if it runs.
+
+        The model, the state that it reaches and all random states are restored.
+        """
+        with quiet(), self.state.during() as changes, kept_tensors(self.model):
+            try:
+                args, kwargs = pytree.tree_map(own_input, (self.args, self.kwargs))
+                changes.run(lambda: self.model(*args, **kwargs))
+            except Exception as error:
+                return error
+        return None
 
     def forget(self) -> None:
         """Forget the failures so far."""
@@ -198,17 +207,19 @@ def attempt(task: Attempt) -> Captured:
     repeats = RepeatedFunctions()
     made = task.tried("export", functools.partial(task.export, repeats=repeats))
     if made is None and repeats.writes_views:
+        task.forget()
         repeats = RepeatedFunctions(views=False)
-        made = task.again("export", functools.partial(task.export, repeats=repeats))
+        made = task.tried("export", functools.partial(task.export, repeats=repeats))
     if made is None and repeats.copies:
         # The error may be about copied nodes.
-        made = task.again("export", task.export)
+        task.forget()
+        made = task.tried("export", task.export)
     if made is not None:
         return made
     first = task.causes[0]
     runs = ""
     if task.can_run:
-        own_error = trial_error(task.state, task.model, task.args, task.kwargs)
+        own_error = task.trial_error()
         if own_error is not None:
             return _without_gradients(task, own_error)
         runs = "the model runs on these inputs, so "
@@ -240,7 +251,7 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
     why = failure(own_error, task.model)
     if torch.is_grad_enabled():
         with torch.no_grad():
-            if trial_error(task.state, task.model, task.args, task.kwargs) is None:
+            if task.trial_error() is None:
                 task.prefix = f"captured without gradients, with which the model fails {why}"
                 task.forget()
                 return attempt(task)
@@ -248,27 +259,3 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
         f"cannot capture {describe(task.model)}: it does not run on these inputs: it fails {why}; "
         "pass inputs with which model(*args, **kwargs) runs"
     ) from own_error
-
-
-@contextlib.contextmanager
-def _differentiations(found: list[str]) -> Iterator[None]:
-    """Collect the names of differentiating functions that are called in the block."""
-    from torch._functorch import eager_transforms
-
-    owners: list[tuple[Any, str]] = [(torch.autograd, "grad"), (torch.autograd, "backward")]
-    names = ("grad_and_value_impl", "vjp", "_autograd_grad")
-    owners += [(eager_transforms, name) for name in names]
-    with contextlib.ExitStack() as stack:
-        for owner, name in owners:
-            stack.enter_context(mock.patch.object(owner, name, _noted(owner, name, found)))
-        yield
-
-
-def _noted(owner: Any, name: str, found: list[str]) -> Callable[..., Any]:
-    original = getattr(owner, name)
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        found.append(name)
-        return original(*args, **kwargs)
-
-    return noted

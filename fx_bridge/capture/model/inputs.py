@@ -176,9 +176,7 @@ def _one_line(spec: pytree.TreeSpec) -> str:
 
 def _parameters(graph: fx.Graph) -> list[inspect.Parameter]:
     parameters: list[inspect.Parameter] = []
-    for node in graph.nodes:
-        if node.op != "placeholder":
-            continue
+    for node in graph.find_nodes(op="placeholder"):
         name = str(node.target)
         kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
         if name.startswith("*"):

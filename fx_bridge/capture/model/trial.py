@@ -1,4 +1,4 @@
-"""Trial runs of a model whose capture failed, with and without gradients."""
+"""Inputs and tensors of a model that runs for a trial, which changes none of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from fx_bridge.capture.model.messages import quiet
 from fx_bridge.python_state.holders import Values
-from fx_bridge.python_state.restoration import PythonState
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import is_wrapper
 
@@ -21,29 +18,8 @@ _MOST_BYTES: Final = 1 << 32
 """Most bytes of parameters that are copied for a run."""
 
 
-def trial_error(
-    state: PythonState, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Exception | None:
-    """Call `model` on copies of the inputs; return its error, or None if it runs.
-
-    The model, the state that it reaches and all random states are restored.
-    """
-    with quiet(), state.during() as changes, kept_tensors(model):
-        try:
-            own_args, own_kwargs = pytree.tree_map(_own, (args, kwargs))
-            changes.run(lambda: model(*own_args, **own_kwargs))
-        except Exception as error:
-            return error
-    return None
-
-
-def can_run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if all tensors have values: a run on the meta device proves little."""
-    tensors = [*model.state_dict(keep_vars=True).values(), *pytree.tree_leaves((args, kwargs))]
-    return not any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors)
-
-
-def _own(leaf: Any) -> Any:
+def own_input(leaf: Any) -> Any:
+    """Return a copy of an input, or itself if it has none."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
     with contextlib.suppress(Exception):

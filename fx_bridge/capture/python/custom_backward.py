@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 from torch import fx, nn
+from torch._functorch import eager_transforms
 from torch._functorch.autograd_function import CustomFunctionHigherOrderOperator
 from torch.autograd.function import Function, _SingleLevelFunction
 from torch.utils import _pytree as pytree
@@ -31,11 +32,16 @@ _TENSOR_HOOK: Final = "Tensor.register_hook"
 _WITHOUT_HOOKS: Final = (
     "capture the model without such hooks, or write what they do as a torch.autograd.Function"
 )
-_HOOKS: Final = (
+_HOOKS: Final[tuple[tuple[Any, str, str], ...]] = (
     (torch.Tensor, "register_hook", _TENSOR_HOOK),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__", "saved_tensors_hooks"),
 )
 """Owner and name of a method that changes gradients, and its name in messages."""
+_DIFFERENTIATING: Final[tuple[tuple[Any, str], ...]] = (
+    *((torch.autograd, "grad"), (torch.autograd, "backward"), (eager_transforms, "vjp")),
+    *((eager_transforms, "grad_and_value_impl"), (eager_transforms, "_autograd_grad")),
+)
+"""Owner and name of the functions that differentiate."""
 _HARMLESS: Final = (checkpoint._checkpoint_hook, torch.autograd.graph.save_on_cpu)
 """Hooks of torch that only change the time or place at which values are kept."""
 _GRAD_MODES: Final = (
@@ -66,14 +72,12 @@ class OwnBackward:
     @property
     def lost(self) -> str:
         """The lost backward passes and a remedy; empty if none is lost."""
-        lost = self._functions()
-        if lost:
+        if lost := self._functions():
             lost += "; give it all that it reads as tensors, or write it as a "
             return lost + "torch.library.custom_op with register_autograd"
+        lost = self._module_hooks()
         if _TENSOR_HOOK in self.hooks:
             lost = f"forward uses {_TENSOR_HOOK}, which the graph does not, so gradients may differ"
-            return f"{lost}; {_WITHOUT_HOOKS}"
-        lost = self._module_hooks()
         return f"{lost}; {_WITHOUT_HOOKS}" if lost else ""
 
     def _functions(self) -> str:
@@ -100,11 +104,11 @@ class OwnBackward:
     @property
     def note(self) -> str:
         """A remark about the graph for its user; empty without losses."""
-        notes = list(filter(None, (self._module_hooks(), self._functions())))
+        notes = [self._module_hooks(), self._functions()]
         if self.hooks:
             named = " and ".join(sorted(self.hooks))
             notes.append(f"forward uses {named}, which the graph does not, so gradients may differ")
-        return "; ".join(notes)
+        return "; ".join(filter(None, notes))
 
 
 def mark_lost(module: fx.GraphModule, lost: str) -> None:
@@ -125,8 +129,10 @@ def check_backward(module: fx.GraphModule, verb: str) -> None:
 
 
 @contextlib.contextmanager
-def own_backward(model: nn.Module) -> Iterator[OwnBackward]:
+def own_backward(model: nn.Module, differentiated: set[str]) -> Iterator[OwnBackward]:
     """Record calls of ``torch.autograd.Function`` in the block; collect those that are lost.
+
+    The names of functions that differentiate are added to `differentiated` when they are called.
 
     Models keep ``Function.apply`` (``act = Act.apply``), so the method that it calls is replaced
     instead. From torch 2.14 on it calls none in Python. There ``apply`` is replaced, and
@@ -136,9 +142,11 @@ def own_backward(model: nn.Module) -> Iterator[OwnBackward]:
     with contextlib.ExitStack() as stack:
         for owner, name, made in watch.replacements():
             stack.enter_context(mock.patch.object(owner, name, made))
-        for owner, name, shown in _HOOKS:
-            noted = _noted(getattr(owner, name), shown, watch.found.hooks)
-            stack.enter_context(mock.patch.object(owner, name, noted))
+        noted = [(owner, name, shown, watch.found.hooks) for owner, name, shown in _HOOKS]
+        noted += [(owner, name, name, differentiated) for owner, name in _DIFFERENTIATING]
+        for owner, name, shown, called in noted:
+            made = _noted(getattr(owner, name), shown, called)
+            stack.enter_context(mock.patch.object(owner, name, made))
         yield watch.found
 
 
@@ -275,11 +283,11 @@ def _compiled_place(tx: Any) -> str:
 
 
 def _noted(original: Callable[..., Any], shown: str, called: set[str]) -> Callable[..., Any]:
-    """Return a method that records its calls in `called`."""
+    """Return a function that records its calls in `called`."""
 
-    def noted(called_on: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(called_on, _HARMLESS):
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if not isinstance(next(iter(args), None), _HARMLESS):
             called.add(shown)
-        return original(called_on, *args, **kwargs)
+        return original(*args, **kwargs)
 
     return noted

@@ -14,11 +14,6 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
 
-def is_weight(value: object) -> bool:
-    """Return True for an ``nn.Parameter``, or a tensor marked by ``nn.Buffer``."""
-    return isinstance(value, (nn.Parameter, nn.Buffer))
-
-
 def inputs_to_weights(
     module: fx.GraphModule, weights: Mapping[fx.Node, tuple[str, torch.Tensor]]
 ) -> None:

@@ -16,7 +16,7 @@ from fx_bridge.capture.model.call import on_device_of
 from fx_bridge.capture.model.inputs import flat_inputs
 from fx_bridge.capture.model.messages import failure, quiet
 from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
-from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
+from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights
 from fx_bridge.storages.autocast import note_precision
 from fx_bridge.storages.replay import Replay
 from solver import PartitionError
@@ -40,7 +40,8 @@ def complete(
     if args or kwargs:
         # A graph with values needs no inputs, but given ones are used in later calls.
         leaves = flat_inputs(module.graph, args, kwargs)
-        weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
+        kinds = nn.Parameter, nn.Buffer
+        weights = {n: leaf for n, leaf in enumerate(leaves) if isinstance(leaf, kinds)}
     for node in own.graph.find_nodes(op="call_module", target="_guards_fn"):
         # This submodule only checks inputs, reads all of them, and cannot be pickled.
         own.graph.erase_node(node)
