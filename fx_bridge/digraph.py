@@ -155,14 +155,9 @@ def _add_nodes(
     ]
     returned = set(captured.graph.output_node().all_input_nodes)
     modules = captured.modules.innermost
-    for node in captured.graph.nodes:
-        if node.op == "placeholder":
-            graph.add_node(
-                node.name,
-                kind="input",
-                value_bytes=table.value_bytes[node.name],
-                info=_value_info(node),
-            )
+    for node in captured.graph.find_nodes(op="placeholder"):
+        size_bytes = table.value_bytes[node.name]
+        graph.add_node(node.name, kind="input", value_bytes=size_bytes, info=_value_info(node))
     for order, node in enumerate(captured.operators):
         reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
         own = [(list(f.specs), of[node.name]) for f, of in zip(found, by_kernels, strict=True)]

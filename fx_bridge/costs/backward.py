@@ -25,7 +25,6 @@ from fx_bridge.costs.recomputation import (
     recomputable_operators,
     recomputation_regions,
     rng_state_bytes,
-    saved_operators,
 )
 from fx_bridge.costs.recompute import ANYTHING, Recompute
 from fx_bridge.storages.table import Storage
@@ -140,6 +139,7 @@ def backward_passes(
     for node in captured.operators:
         cost = costs.get(node.name, none)
         own = kept.get(node.name, set())
+        needed = (s for s in saved.get(node.name, ()) if s.kind == "operator" and s.size_bytes)
         kept_bytes = sum(s.size_bytes for s in own if s.kind == "operator")
         latency = {name: cost.latency_ns(spec) for name, spec in specs.items()}
         passes[node.name] = Backward(
@@ -152,7 +152,7 @@ def backward_passes(
             residual_bytes=sum(s.size_bytes for s in own if s.kind == "internal"),
             workspace_bytes=cost.workspace_bytes,
             weight_gradient_bytes=cost.weight_gradient_bytes,
-            saves=saved_operators(saved.get(node.name, ())),
+            saves=tuple(dict.fromkeys(s.owner for s in needed)),
             recomputable=node.name in may,
             must_recompute=node.name in must,
             rng_bytes=state_bytes.get(node.name, 0),

@@ -43,12 +43,6 @@ _BATCH_NORMS: Final = frozenset(
 )
 
 
-def saved_operators(saved: Sequence[Storage]) -> tuple[str, ...]:
-    """Return the operators whose storages a backward pass needs."""
-    owners = (s.owner for s in saved if s.kind == "operator" and s.size_bytes)
-    return tuple(dict.fromkeys(owners))
-
-
 def in_place_operators(captured: CapturedGraph) -> frozenset[str]:
     """Return the operators that write into the storage of the value that they alias."""
     table = captured.storage_table

@@ -73,7 +73,9 @@ def passed_values(
 
     Without `training`, no gradients are sent back. Raises PartitionError if a value is sparse.
     """
-    replay = (_GradientReplay if training else Replay)(captured.module)
+    replay = Replay(captured.module)
+    # Values require a gradient where those of the model do.
+    replay.differentiates = training
     replay.replay()
     values = {node.name: value for node, value in replay.values.items()}
     storages = captured.storage_table.storages
@@ -103,9 +105,3 @@ def _by_stride(value: torch.Tensor) -> tuple[int, ...]:
     # An expanded dimension has stride 0 and is materialised when it is sent.
     strides = value.stride()
     return tuple(sorted(range(value.dim()), key=lambda dim: -strides[dim]))
-
-
-class _GradientReplay(Replay):
-    """A replay whose values require a gradient where those of the model do."""
-
-    differentiates = True

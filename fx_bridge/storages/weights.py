@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -55,9 +55,7 @@ def weight_storages(
     named = named_tensors(module)
     for node in graph.nodes if graph is not None else ():
         if node.op == "get_attr" and node.target not in named:
-            value: Any = module
-            for part in node.target.split("."):
-                value = getattr(value, part, None)
+            value = attrgetter(node.target)(module)
             if isinstance(value, torch.Tensor):
                 named[node.target] = value
     parts: dict[object, dict[str, torch.Tensor]] = {}
