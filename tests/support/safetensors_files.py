@@ -64,83 +64,69 @@ def is_linear(name):
     return re.search(r"(_proj|\.w[123])\.weight$", name) is not None
 
 
-def gptq(shapes):
-    """Of AutoGPTQ with 4 bits and groups of 32; AWQ has no ``g_idx``."""
-    found = {}
-    for name, (_, shape) in plain(shapes, "F16").items():
-        if not is_linear(name):
-            found[name] = ("F16", shape)
-            continue
-        (out, into), module = shape, name.removesuffix(".weight")
-        found |= {
-            f"{module}.qweight": ("I32", (into // 8, out)),
-            f"{module}.qzeros": ("I32", (into // 32, out // 8)),
-            f"{module}.scales": ("F16", (into // 32, out)),
-            f"{module}.g_idx": ("I32", (into,)),
-        }
-    return found
+def quantised(kind, parts):
+    """Return what makes tensors of shapes: `parts` of linear weights, others in a floating type."""
+
+    def tensors(shapes):
+        found = {}
+        for name, shape in shapes.items():
+            found |= parts(name, shape) if is_linear(name) else {name: (kind, shape)}
+        return found
+
+    return tensors
 
 
-def awq(shapes):
+def _awq(name, shape):
     """Of AutoAWQ with 4 bits and groups of 32."""
-    return {name: of for name, of in gptq(shapes).items() if not name.endswith(".g_idx")}
+    (out, into), module = shape, name.removesuffix(".weight")
+    return {
+        f"{module}.qweight": ("I32", (into // 8, out)),
+        f"{module}.qzeros": ("I32", (into // 32, out // 8)),
+        f"{module}.scales": ("F16", (into // 32, out)),
+    }
 
 
-def nf4(shapes):
+def _gptq(name, shape):
+    """Of AutoGPTQ with 4 bits and groups of 32."""
+    return _awq(name, shape) | {f"{name.removesuffix('.weight')}.g_idx": ("I32", shape[1:])}
+
+
+def _nf4(name, shape):
     """Of bitsandbytes in 4 bits."""
-    found = {}
-    for name, (_, shape) in plain(shapes, "BF16").items():
-        count = shape[0] * shape[-1]
-        found[name] = ("U8", (count // 2, 1)) if is_linear(name) else ("BF16", shape)
-        if is_linear(name):
-            found |= {
-                f"{name}.absmax": ("F32", (count // 64,)),
-                f"{name}.quant_map": ("F32", (16,)),
-                f"{name}.quant_state.bitsandbytes__nf4": ("U8", (90,)),
-            }
-    return found
+    count = shape[0] * shape[-1]
+    return {
+        name: ("U8", (count // 2, 1)),
+        f"{name}.absmax": ("F32", (count // 64,)),
+        f"{name}.quant_map": ("F32", (16,)),
+        f"{name}.quant_state.bitsandbytes__nf4": ("U8", (90,)),
+    }
 
 
-def int8(shapes):
+def _int8(name, shape):
     """Of bitsandbytes in 8 bits."""
-    found = {}
-    for name, (_, shape) in plain(shapes, "BF16").items():
-        found[name] = ("I8" if is_linear(name) else "BF16", shape)
-        if is_linear(name):
-            found[f"{name.removesuffix('weight')}SCB"] = ("F32", shape[:1])
-    return found
+    return {name: ("I8", shape), f"{name.removesuffix('weight')}SCB": ("F32", shape[:1])}
 
 
-def fp8(shapes):
+def _fp8(name, shape):
     """Of DeepSeek and Qwen, with a scale for each block of 128 x 128."""
-    found = {}
-    for name, (_, shape) in plain(shapes, "BF16").items():
-        found[name] = ("F8_E4M3" if is_linear(name) else "BF16", shape)
-        if is_linear(name):
-            found[f"{name}_scale_inv"] = ("F32", tuple(-(-size // 128) for size in shape))
-    return found
+    scales = tuple(-(-size // 128) for size in shape)
+    return {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", scales)}
 
 
-def compressed(shapes):
+def _compressed(name, shape):
     """Of compressed-tensors with 4 bits and groups of 32."""
-    found = {}
-    for name, (_, shape) in plain(shapes, "BF16").items():
-        if not is_linear(name):
-            found[name] = ("BF16", shape)
-            continue
-        found |= {
-            f"{name}_packed": ("I32", (shape[0], shape[1] // 8)),
-            f"{name}_scale": ("BF16", (shape[0], shape[1] // 32)),
-            f"{name}_shape": ("I32", (2,)),
-        }
-    return found
+    return {
+        f"{name}_packed": ("I32", (shape[0], shape[1] // 8)),
+        f"{name}_scale": ("BF16", (shape[0], shape[1] // 32)),
+        f"{name}_shape": ("I32", (2,)),
+    }
 
 
 QUANTISED = {
-    "gptq": gptq,
-    "awq": awq,
-    "bitsandbytes": nf4,
-    "bitsandbytes int8": int8,
-    "fp8": fp8,
-    "compressed-tensors": compressed,
+    "gptq": quantised("F16", _gptq),
+    "awq": quantised("F16", _awq),
+    "bitsandbytes": quantised("BF16", _nf4),
+    "bitsandbytes int8": quantised("BF16", _int8),
+    "fp8": quantised("BF16", _fp8),
+    "compressed-tensors": quantised("BF16", _compressed),
 }

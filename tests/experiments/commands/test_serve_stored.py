@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.support.safetensors_files import gptq, plain, saved_shapes, write_folder
+from tests.support.safetensors_files import QUANTISED, plain, saved_shapes, write_folder
 from tests.support.serving_models import model_of
 
 pytestmark = pytest.mark.usefixtures("captured_once")
@@ -20,7 +20,7 @@ def folders(tmp_path_factory):
     shapes = saved_shapes(model, folder / "saved")
     for name, tensors, config in (
         ("whole", plain(shapes, "F16"), {}),
-        ("packed", gptq(shapes), {"quantization_config": {"quant_method": "gptq"}}),
+        ("packed", QUANTISED["gptq"](shapes), {"quantization_config": {"quant_method": "gptq"}}),
     ):
         write_folder(folder / name, model, tensors, dtype="float16", **config)
     shutil.copytree(folder / "whole", folder / "bare", ignore=lambda *_: ["model.safetensors"])
