@@ -86,7 +86,7 @@ LEFT_OUT: Final = frozenset({*NIGHTLY, *ELSEWHERE})
 WITH_PROCESSES: Final = ("docs/pipelines.md", "docs/running.md", "docs/sweeps.md")
 """Pages whose commands start processes."""
 
-LONG: Final = ("docs/handover.md", "docs/planners.md", "docs/training.md")
+LONG: Final = ("docs/handover.md", "docs/planners.md", "docs/serving.md", "docs/training.md")
 """Pages that capture and plan for ten seconds; like those with processes, ``--deep`` runs them."""
 
 WIDE: Final = frozenset(
