@@ -2,8 +2,9 @@
 
 import pytest
 
-from fx_bridge.options import Costs
+from fx_bridge.options import DEFAULT_PLACEMENT, Costs
 from fx_bridge.serving import Request, ServingPlanner, plan_serving
+from fx_bridge.serving.graphs import ServingGraphs
 from solver import Device, PartitionError
 from tests.support.serving_models import model_of, narrow_llama
 
@@ -13,9 +14,11 @@ SIZES = {"prompt": 9, "generate": 3, "batch": 2}
 
 def weights_of(model, context, cache_type):
     request = Request(context=context, cache_type=cache_type, **SIZES)
-    plan = plan_serving(model, request, devices=DEVICES, costs=Costs(memory_model="weights"))
-    weights = next(iter(plan.job.phases.values())).weights
-    return plan.job, {key: weight.size_bytes for key, weight in weights.items() if "caches" in key}
+    settings = {"whole_layers": False, "engine": None, "placement": DEFAULT_PLACEMENT}
+    costs = Costs(memory_model="weights")
+    job = ServingGraphs(model, request, DEVICES, costs=costs, **settings).job()
+    weights = next(iter(job.phases.values())).weights
+    return job, {key: weight.size_bytes for key, weight in weights.items() if "caches" in key}
 
 
 @pytest.mark.parametrize(

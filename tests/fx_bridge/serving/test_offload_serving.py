@@ -1,5 +1,6 @@
 """Models that serve on too little memory: planned by halves of layers, and run so."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -70,9 +71,9 @@ def test_halves_of_layers_have_every_operator_once():
 
 
 def test_attention_is_a_half_however_large_the_experts_are():
-    small = model_of("Mixtral")
-    small.config.num_local_experts = 64
-    step = serve_step(type(small)(small.config).eval(), BATCH, CONTEXT, 1)
+    kind, config = type(model_of("Mixtral")), copy.deepcopy(model_of("Mixtral").config)
+    config.num_local_experts = 64
+    step = serve_step(kind(config).eval(), BATCH, CONTEXT, 1)
     halves = half_layers(capture_phases(step, (1,))[1])
     assert list(halves)[1:5] == [
         *("model.layers.0.self_attn", "model.layers.0.mlp"),
