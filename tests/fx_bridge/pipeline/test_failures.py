@@ -11,6 +11,7 @@ from torch import nn
 
 from experiments.pipelines.loopback import HOST, loopback_store
 from fx_bridge.capture.graph import capture
+from fx_bridge.pipeline import failures
 from fx_bridge.pipeline.build import build_pipeline_stage
 from fx_bridge.pipeline.failures import Failures
 from fx_bridge.split.by_plan import split_by_plan
@@ -109,12 +110,20 @@ def test_a_refused_batch_is_refused_by_every_rank(tmp_path, store):
     assert found == {0: own, 1: other, 2: other}
 
 
+# A file keeps the reason when its rank has ended, which the others see no sooner.
+@pytest.fixture
+def _short_stay(monkeypatch):
+    monkeypatch.setattr(failures, "_STAY_S", 0.1)
+
+
+@pytest.mark.usefixtures("_short_stay")
 def test_an_error_of_one_rank_is_said_by_every_other(tmp_path):
     found = answers_of(tmp_path, batch_of(6), lambda _: {"device": "cpu", "loss_fn": broken_loss})
     other = ["PartitionError", "rank 2: ValueError: a loss of two lines", True]
     assert found == {0: other, 1: other, 2: ["ValueError", "a loss\nof two lines", True]}
 
 
+@pytest.mark.usefixtures("_short_stay")
 def test_an_error_within_a_stage_is_said_without_what_torch_says_around_it(tmp_path):
     found = answers_of(tmp_path, no_weight)
     assert found[1][0] == "RuntimeError"
@@ -145,11 +154,11 @@ def test_a_refusal_that_was_caught_is_no_reason_any_more(tmp_path):
 
 
 def test_without_a_process_group_an_error_is_what_it_is():
-    failures, error, refusal = Failures(None), RuntimeError("wrong"), PartitionError("refused")
+    found, error, refusal = Failures(None), RuntimeError("wrong"), PartitionError("refused")
     wrapper = RuntimeError("around it")
     wrapper.__cause__ = refusal
-    failures.begin()
-    with pytest.raises(RuntimeError, match="wrong"), failures.telling():
+    found.begin()
+    with pytest.raises(RuntimeError, match="wrong"), found.telling():
         raise error
-    assert failures.to_raise(error) is error
-    assert failures.to_raise(wrapper) is refusal
+    assert found.to_raise(error) is error
+    assert found.to_raise(wrapper) is refusal
