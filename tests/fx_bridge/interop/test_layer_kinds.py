@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from fx_bridge.capture.graph import capture
@@ -11,7 +12,7 @@ from fx_bridge.interop.engines import engine_words, plan_from_words
 from fx_bridge.interop.layer_kinds import check_attention, kinds_of_layers
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers
 from solver import Device, PartitionError
-from tests.support.serving_models import model_of
+from tests.support.decoders import small
 
 LINEAR, FULL = "linear_attention", "full_attention"
 
@@ -51,9 +52,11 @@ def test_the_refusal_says_what_to_keep_together():
 
 
 def test_kinds_are_those_of_the_configuration():
-    model = model_of("Qwen3Next")
-    captured = capture(model, (), {"input_ids": torch.zeros(1, 4, dtype=torch.long)})
+    model, args = small()
+    model.config = transformers.Qwen3NextConfig(num_hidden_layers=4)
+    captured = capture(model, args)
     kinds = model.config.layer_types
+    assert {*kinds} == {LINEAR, FULL}
     assert kinds_of_layers(captured, len(kinds)) == tuple(kinds)
     assert kinds_of_layers(captured, 99) == ()
     devices = [Device(f"cuda:{at}") for at in range(len(kinds))]
