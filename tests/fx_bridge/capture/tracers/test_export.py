@@ -2,8 +2,6 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -12,6 +10,7 @@ from torch import nn
 
 from fx_bridge.capture.graph import capture
 from solver import PartitionError
+from tests.support.modules import module_with
 from tests.support.refusals import refused
 from tests.support.split_checks import check_values
 
@@ -100,17 +99,10 @@ def test_a_pipe_is_no_program(tmp_path):
 
 def test_an_operator_that_is_not_registered_is_named(tmp_path):
     path = tmp_path / "model.pt2"
-    source = f"""
-import torch
-@torch.library.custom_op("elsewhere::double", mutates_args=())
-def double(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-double.register_fake(torch.empty_like)
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return double(x)
-torch.export.save(torch.export.export(Model(), (torch.ones(2),)), {str(path)!r})
-"""
-    subprocess.run([sys.executable, "-c", source], check=True, capture_output=True)
+    with torch.library._scoped_library("elsewhere", "DEF") as library:
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+        model = module_with(lambda self, x: torch.ops.elsewhere.double(x))
+        torch.export.save(torch.export.export(model, (torch.ones(2),)), path)
     with refused("elsewhere.double"):
         capture(path)
