@@ -16,9 +16,16 @@ def samples_of(spec):
     return [Sample(*work, ns) for work, ns in zip(works, times, strict=True)]
 
 
-@pytest.mark.parametrize(("launch_ns", "attention_ns"), [(500, 9_000), (20_000, 4_000)])
-@pytest.mark.parametrize("flops_per_s", [4 * 10**10, 3 * 10**13])
-@pytest.mark.parametrize("share", [0.4, 1.0])
+# Each value with each of another setting.
+@pytest.mark.parametrize(
+    ("launch_ns", "attention_ns", "flops_per_s", "share"),
+    [
+        (500, 9_000, 4 * 10**10, 0.4),
+        (500, 9_000, 3 * 10**13, 1.0),
+        (20_000, 4_000, 4 * 10**10, 1.0),
+        (20_000, 4_000, 3 * 10**13, 0.4),
+    ],
+)
 def test_the_rates_behind_exact_times_are_found(launch_ns, attention_ns, flops_per_s, share):
     launches = {"kernel_launch_ns": launch_ns, "attention_launch_ns": attention_ns}
     spec = DeviceSpec("d", flops_per_s, 3 * 10**10, attention_efficiency=share, **launches)
