@@ -1,6 +1,7 @@
 """What operators of one kind cost is what they cost when each is asked."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -78,6 +79,11 @@ UNTRAINED = "resized", TRAINING
 COSTS = Costs(specs={name: DEVICE_SPECS[name] for name in ("h100-sxm", "t4", "cpu")})
 
 
+@functools.cache
+def captured_model(name):
+    return MODELS[name]()
+
+
 def told(captured, training):
     graph = to_digraph(dataclasses.replace(captured), costs=COSTS, training=training)
     return list(graph.nodes(data=True)), list(graph.edges), graph.graph
@@ -88,7 +94,7 @@ def told(captured, training):
     [(name, each) for name in MODELS for each in (None, TRAINING) if (name, each) != UNTRAINED],
 )
 def test_costs_are_those_of_a_run_of_all_operators(name, training, monkeypatch):
-    captured = MODELS[name]()
+    captured = captured_model(name)
     by_kind = told(captured, training)
     alone = property(lambda self: Kinds({name: name for name in self._first}, None))
     monkeypatch.setattr(KindsFound, "kinds", alone)
