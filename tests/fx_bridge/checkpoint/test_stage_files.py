@@ -1,4 +1,5 @@
 import copy
+import functools
 import json
 import os
 import random
@@ -74,11 +75,9 @@ INPUTS = {"everything": (torch.arange(12).reshape(2, 6) % 7,), "chain": (torch.o
 INPUTS["constant"] = INPUTS["everything"]
 
 
-def split_of(kind, seed=0, *, devices=2, chunks=1):
-    captured = capture(model_of(kind), INPUTS[kind])
-    groups = colocation_groups(captured)
-    plan = random_plan(captured, groups, devices, random.Random(seed), chunks=chunks)
-    return captured, split_by_plan(captured, plan)
+@functools.cache
+def captured_model(kind):
+    return capture(model_of(kind), INPUTS[kind])
 
 
 def position(split, name):
@@ -90,7 +89,7 @@ def position(split, name):
 @pytest.fixture
 def chain(tmp_path):
     """A saved chain of three stages: its captured graph, split and folder."""
-    captured = capture(model_of("chain"), INPUTS["chain"])
+    captured = captured_model("chain")
     devices = ["a", "a", "b", "b", "c"]
     assignment = {n.name: d for n, d in zip(captured.operators, devices, strict=True)}
     split = split_by_plan(captured, PartitionPlan(assignment, ("a", "b", "c")))
@@ -105,7 +104,10 @@ def chain(tmp_path):
 )
 @pytest.mark.parametrize(("seed", "chunks"), [(0, 1), (1, 1), (2, 2), (3, 3)])
 def test_loaded_stages_compute_what_the_model_computes(tmp_path, kind, seed, chunks, on_meta):
-    captured, split = split_of(kind, seed, chunks=chunks)
+    captured = captured_model(kind)
+    groups = colocation_groups(captured)
+    plan = random_plan(captured, groups, 2, random.Random(seed), chunks=chunks)
+    split = split_by_plan(captured, plan)
     save_stages(split, captured, tmp_path)
     other = copy.deepcopy(split)
     for name in other.meta["stages"]:

@@ -33,6 +33,11 @@ from tests.support.split_checks import in_halves, in_one
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@functools.cache
+def captured_net(blocks):
+    return capture(Net(blocks), TOKENS)
+
+
 def devices(count, memory_bytes=None):
     return [Device(f"cuda:{index}", memory_bytes) for index in range(count)]
 
@@ -70,7 +75,7 @@ def planned(model):
 
 
 def test_the_map_is_as_short_as_can_be():
-    captured = capture(Net(3), TOKENS)
+    captured = captured_net(3)
     assert device_map(captured, in_one(captured, "cuda:1").meta["plan"]) == {"": 1}
     places = {"embed": "cuda:0", "blocks.0": "cuda:0", "blocks.1": "cuda:1", "blocks.2": "cuda:1"}
     plan = by_module(captured, places | {"head": "cuda:1"})
@@ -90,7 +95,7 @@ def test_the_map_is_as_short_as_can_be():
     ],
 )
 def test_devices_that_it_cannot_use_are_refused(first, second, message):
-    captured = capture(Net(1), TOKENS)
+    captured = captured_net(1)
     plan = by_module(captured, {"embed": first, "blocks": second, "head": second})
     with pytest.raises(PartitionError, match=message):
         device_map(captured, plan)
@@ -124,7 +129,7 @@ def test_modules_without_tensors_may_be_called_anywhere():
 
 
 def test_residuals_over_two_devices_are_refused():
-    captured = capture(Net(2), TOKENS)
+    captured = captured_net(2)
     # Two embeddings are added: the module around them is the whole model.
     places = {"embed": "cuda:1", "blocks": "cuda:0", "head": "cuda:0"}
     with pytest.raises(PartitionError, match=r"'embedding' on cuda:1 and 'positions' on cuda:0"):
@@ -178,7 +183,7 @@ def test_accelerate_runs_the_plan(tmp_path):
 
 
 def test_random_plans_of_whole_modules_come_back_as_they_were():
-    captured = capture(Net(4), TOKENS)
+    captured = captured_net(4)
     for seed in range(30):
         draws = random.Random(seed)
         paths = ["embed", *(f"blocks.{index}" for index in range(4)), "head"]
@@ -237,7 +242,7 @@ def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
 
 
 def test_what_torch_cannot_cut_is_refused():
-    captured = capture(Net(2), TOKENS)
+    captured = captured_net(2)
     blocks = {"embed": "cuda:0", "blocks.0": "cuda:1", "blocks.1": "cuda:0", "head": "cuda:1"}
     plan = by_module(captured, blocks)
     with pytest.raises(PartitionError, match=r"a later stage, but a split_spec cuts a model in"):

@@ -4,6 +4,7 @@ Fake tensors stand for devices that are not there: an operator that is given ten
 devices fails, as on the devices themselves.
 """
 
+import functools
 import random
 
 import pytest
@@ -38,10 +39,15 @@ def calls(placed, *functions):
     return [node for node in placed.graph.nodes if node.target in functions]
 
 
-def random_split(name, seed, *, devices=4, chunks=1):
+@functools.cache
+def captured_model(name):
     model, args, kwargs = build(name)
     # Fake tensors of a device that is not there have no running statistics to write.
-    captured = capture(model.eval(), args, kwargs)
+    return capture(model.eval(), args, kwargs), args, kwargs
+
+
+def random_split(name, seed, *, devices=4, chunks=1):
+    captured, args, kwargs = captured_model(name)
     rng = random.Random(seed)
     plan = random_plan(captured, colocation_groups(captured), devices, rng, chunks=chunks)
     return captured, split_by_plan(captured, plan), args, kwargs

@@ -32,7 +32,8 @@ def scaled(self, x, scale=1.0, causal=True, mask=None, *, mode="sum"):
 X = torch.randn(4, 8)
 
 
-def built(how):
+@pytest.fixture(scope="module", params=["split", "placed"])
+def built(request):
     result = partition_module(
         model := module_with(scaled, first=nn.Linear(8, 8), second=nn.Linear(8, 8)),
         (X, 0.5, True, None),
@@ -40,13 +41,12 @@ def built(how):
         devices=DEVICES,
         costs=Costs(interconnect=Interconnect()),
     )
-    split = result.split()
-    return model, split if how == "split" else result.place({"a": "cpu:0", "b": "cpu:1"})
+    is_placed = request.param == "placed"
+    return model, result.place({"a": "cpu:0", "b": "cpu:1"}) if is_placed else result.split()
 
 
-@pytest.mark.parametrize("how", ["split", "placed"])
-def test_other_constants_are_refused(how):
-    model, split = built(how)
+def test_other_constants_are_refused(built):
+    model, split = built
     inputs, keywords = (X, 0.5, True, None), {"mode": "rows"}
     assert check_equivalence(model, split, inputs, keywords).equal
     assert torch.equal(split(X[:2], *inputs[1:], **keywords), model(X[:2], *inputs[1:], **keywords))
@@ -62,9 +62,8 @@ def test_other_constants_are_refused(how):
         split(*inputs, mode="sum")
 
 
-@pytest.mark.parametrize("how", ["split", "placed"])
-def test_inputs_that_were_not_captured_are_refused_in_one_line(how):
-    _, split = built(how)
+def test_inputs_that_were_not_captured_are_refused_in_one_line(built):
+    _, split = built
     inputs, keywords = (X, 0.5, True, None), {"mode": "rows"}
     for others, named, reason in (
         ((), keywords, "missing a required argument: 'x'"),
