@@ -13,7 +13,8 @@ from experiments.problems.generators import GeneratorSettings, generate, generat
 from experiments.problems.instances import UNEQUAL_SHARES, devices_by_shares
 from experiments.problems.synthetic import with_devices
 from experiments.workloads.catalogue import OPTIMA_MS, PREFIX
-from experiments.workloads.reader import InstanceSettings, load_instance, load_workload
+from experiments.workloads.fields import InstanceSettings
+from experiments.workloads.reader import load_instance
 from experiments.zoo.configurations import ALL_CONFIGURATIONS
 from experiments.zoo.models import CONFIGURATION_PREFIX, DEFAULT_MODELS
 from solver import PCIE, Device, PartitionProblem, load_problem
@@ -58,7 +59,7 @@ class Row:
 
 def _published(name: str, *, scale: float = 1, host: bool = True, chunks: int = 1):
     def build(_: Context) -> PartitionProblem:
-        problem = load_workload(f"{PREFIX}{name}", communication_scale=scale, with_host=host)
+        problem = load_instance(f"{PREFIX}{name}", InstanceSettings(scale, host))
         return problem if chunks == 1 else problem.replace(chunks_per_device=chunks)
 
     return build

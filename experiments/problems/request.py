@@ -158,7 +158,8 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
 
 def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     """Load a problem or a published workload, and apply the options."""
-    from experiments.workloads.reader import InstanceSettings, load_instance
+    from experiments.workloads.fields import InstanceSettings
+    from experiments.workloads.reader import load_instance
 
     for option, value, why in (
         ("--keep-whole", request.placement and request.placement.keep_whole, "knows no modules"),

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.catalogue import PREFIX, workload_path
-from experiments.workloads.reader import InstanceSettings, instance_from_json
+from experiments.workloads.fields import InstanceSettings
+from experiments.workloads.reader import instance_from_json
 from experiments.zoo.models import SAVED_PROBLEM, ZOO
 from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json
@@ -132,14 +133,10 @@ def _file_source(name: str, settings: Mapping[str, Any], text: str) -> ModelSour
     return ModelSource(name, "file", settings, text, own)
 
 
-@dataclass(frozen=True)
-class _GeneratorTable:
+@dataclass(frozen=True, kw_only=True)
+class _GeneratorTable(GeneratorSettings):
     generate: str
     name: Name | None = None
-    operators: int = 1000
-    width: int = 20
-    experts: int = 256
-    seed: int = 0
     devices: int = 8
     unequal: bool = False
     slack: float = 15.0
@@ -149,10 +146,9 @@ def _read_generator(table: dict[str, Any], where: str) -> ModelSource:
     asked: _GeneratorTable = read_as(_GeneratorTable, table, where)
     given = [field.name for field in fields(asked) if field.name in table]
     settings = {name: table[name] for name in given if name != "name"}
-    words = [f"{name}={settings[name]}" for name in given if name in settings]
-    words[0] = asked.generate
+    words = (f"{name}={settings[name]}" for name in given if name not in ("generate", "name"))
     try:
-        return _generator_source(asked.name or " ".join(words), settings)
+        return _generator_source(asked.name or " ".join([asked.generate, *words]), settings)
     except PartitionError as error:
         raise PartitionError(f"{where}: {error}") from None
 
@@ -160,10 +156,6 @@ def _read_generator(table: dict[str, Any], where: str) -> ModelSource:
 def _generator_source(name: str, settings: Mapping[str, Any]) -> ModelSource:
     asked = _GeneratorTable(**settings)
     own = generate_problem(
-        asked.generate,
-        GeneratorSettings(asked.operators, asked.width, asked.experts, asked.seed),
-        asked.devices,
-        slack_percent=asked.slack,
-        unequal=asked.unequal,
+        asked.generate, asked, asked.devices, slack_percent=asked.slack, unequal=asked.unequal
     )
     return ModelSource(name, "generator", settings, own=own)

@@ -1,4 +1,4 @@
-"""The fields of a published workload: devices, nodes and edges, checked on reading."""
+"""The settings and fields of a workload: devices, nodes and edges, checked on reading."""
 
 from __future__ import annotations
 
@@ -212,3 +212,31 @@ def _flag(entry: Mapping[str, Any], field: str, where: str) -> bool:
     if not isinstance(value, (bool, int)) or value not in (0, 1):
         raise PartitionError(f"{where}: {field} is {shown(value)}; write true, false, 1 or 0")
     return bool(value)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """Options for the instance of a file; formats that lack an option refuse it.
+
+    `communication_scale` is a factor of a workload's communication costs; None is 1. Without the
+    host a workload of Tarnawski et al. has no CPUs; without replicas there is one device for each
+    stage, as a workload of Piper requires. Number and memory of the devices of a workload of Piper
+    are by default those of the file; for all other files `max_devices` is only a limit.
+    """
+
+    communication_scale: float | None = None
+    with_host: bool = True
+    with_replicas: bool = True
+    max_devices: int | None = None
+    device_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        read_number(self.scale, "communication_scale", MAX_TOTAL)
+
+    @property
+    def scale(self) -> float:
+        """The factor of communication costs."""
+        return 1 if self.communication_scale is None else self.communication_scale
+
+
+DEFAULTS: Final = InstanceSettings()

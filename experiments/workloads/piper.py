@@ -42,6 +42,8 @@ from typing import Any, Final, TypeGuard
 from experiments.workloads.classes import topological_order
 from experiments.workloads.fields import (
     ACCELERATOR,
+    DEFAULTS,
+    InstanceSettings,
     read_count,
     read_ends,
     read_field,
@@ -79,28 +81,22 @@ def is_piper(data: object) -> TypeGuard[dict[str, Any]]:
 
 
 def piper_from_json(
-    data: dict[str, Any],
-    *,
-    communication_scale: float = 1,
-    max_devices: int | None = None,
-    device_memory_bytes: int | None = None,
+    data: dict[str, Any], settings: InstanceSettings = DEFAULTS
 ) -> PartitionProblem:
     """Build the problem of a workload of Piper from plain data.
 
     The unit of time is the second, since sizes are divided by bytes per second. A multiple of 10^9
     bytes, or bytes per second, counts as gigabytes of 2^30 bytes, as in the authors' programs.
 
-    `communication_scale` multiplies every transfer's time; it is 1000 if the nodes' times are in
-    milliseconds. Number and memory of the devices are by default those of the file. At most one
-    device for each microbatch is used, as in Piper. An error names the field, and the node or edge.
+    The scale of communication is 1000 if the nodes' times are in milliseconds. At most one device
+    for each microbatch is used, as in Piper. An error names the field, and the node or edge.
     """
-    scale = read_number(communication_scale, "communication_scale", MAX_TOTAL)
     microbatches = read_integer(read_field(data, "mbsInBatch", ""), "mbsInBatch")
     if microbatches < 1:
         raise PartitionError(f"mbsInBatch is {microbatches}; write at least 1")
-    devices = _devices(data, max_devices, device_memory_bytes, microbatches)
+    devices = _devices(data, settings.max_devices, settings.device_memory_bytes, microbatches)
     node_of = _nodes(data)
-    edges = _edges(data, node_of, scale)
+    edges = _edges(data, node_of, settings.scale)
     sources: dict[str, dict[str, None]] = {name: {} for name in node_of}
     targets: dict[str, list[str]] = defaultdict(list)
     for source, target in edges:

@@ -18,97 +18,55 @@ Operators are named by the node's id, as in the answers of the authors' programs
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from experiments.workloads.catalogue import workload_path
 from experiments.workloads.classes import colour_classes, mirrored_forward, topological_order
 from experiments.workloads.fields import (
     ACCELERATOR,
     CPU,
+    DEFAULTS,
+    InstanceSettings,
     read_devices,
     read_edges,
     read_nodes,
-    read_number,
 )
 from experiments.workloads.piper import is_piper, piper_from_json
 from solver import Interconnect, Operator, PartitionError, PartitionProblem, Weight
 from solver.io.files import load_json
 from solver.io.json_files import problem_from_json
-from solver.model.problem_checks import MAX_TOTAL
 
 
-def is_workload(data: object) -> bool:
+def is_workload(data: object) -> TypeGuard[dict[str, Any]]:
     """Return True if JSON data are a published workload rather than a saved problem."""
     return isinstance(data, dict) and "schema" not in data and bool({"nodes", "maxFPGAs"} & {*data})
 
 
-def load_workload(
-    path: str | os.PathLike[str], *, communication_scale: float = 1, with_host: bool = True
-) -> PartitionProblem:
-    """Read a workload in the format of Tarnawski et al. from a path or ``published:NAME``.
-
-    `communication_scale` multiplies every edge's cost: the published layer graphs have costs in
-    seconds but times in milliseconds; 1000 makes their units consistent. Without `with_host` the
-    CPUs are left out. An error names the file, the field, and the node or edge.
-    """
-    read_number(communication_scale, "communication_scale", MAX_TOTAL)
-    build = partial(
-        workload_from_json, communication_scale=communication_scale, with_host=with_host
-    )
-    return load_json(workload_path(path), build)
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceSettings:
-    """Options for the instance of a file; formats that lack an option refuse it.
-
-    `communication_scale` is a factor of a workload's communication costs; None is 1. Without the
-    host a workload of Tarnawski et al. has no CPUs; without replicas there is one device for each
-    stage, as a workload of Piper requires. Number and memory of the devices of a workload of Piper
-    are by default those of the file; for all other files `max_devices` is only a limit.
-    """
-
-    communication_scale: float | None = None
-    with_host: bool = True
-    with_replicas: bool = True
-    max_devices: int | None = None
-    device_memory_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        read_number(self.scale, "communication_scale", MAX_TOTAL)
-
-    @property
-    def scale(self) -> float:
-        """The factor of communication costs."""
-        return 1 if self.communication_scale is None else self.communication_scale
-
-
 def load_instance(
-    path: str | os.PathLike[str], settings: InstanceSettings | None = None
+    path: str | os.PathLike[str], settings: InstanceSettings = DEFAULTS
 ) -> PartitionProblem:
     """Read a published workload or a saved problem, by the content of the file.
 
-    `path` may be ``published:NAME``.
+    `path` may be ``published:NAME``. An error names the file, the field, and the node or edge.
     """
     return load_json(workload_path(path), partial(instance_from_json, settings=settings))
 
 
-def instance_from_json(data: object, settings: InstanceSettings | None = None) -> PartitionProblem:
+def instance_from_json(data: object, settings: InstanceSettings = DEFAULTS) -> PartitionProblem:
     """Build the problem of a workload or of a saved problem; see :func:`load_instance`."""
-    asked = InstanceSettings() if settings is None else settings
     if is_piper(data):
-        return _of_piper(data, asked)
-    if asked.device_memory_bytes is not None or not asked.with_replicas:
+        _check_piper(settings)
+        return piper_from_json(data, settings)
+    if settings.device_memory_bytes is not None or not settings.with_replicas:
         raise PartitionError(
             "this is no workload of Piper, which --device-memory and --no-replicas are for; leave "
             "them out, and name devices by --devices"
         )
     if is_workload(data):
-        return workload_from_json(data, communication_scale=asked.scale, with_host=asked.with_host)
+        return workload_from_json(data, settings)
     problem = problem_from_json(data)
-    if asked.communication_scale is not None or not asked.with_host:
+    if settings.communication_scale is not None or not settings.with_host:
         raise PartitionError(
             "this is a saved problem; --communication-scale and --no-host are for "
             "published workloads, so leave them out"
@@ -116,7 +74,7 @@ def instance_from_json(data: object, settings: InstanceSettings | None = None) -
     return problem
 
 
-def _of_piper(data: dict[str, Any], asked: InstanceSettings) -> PartitionProblem:
+def _check_piper(asked: InstanceSettings) -> None:
     if asked.with_replicas:
         raise PartitionError(
             "this is a workload of Piper, and replicas of stages are not planned yet; write "
@@ -124,26 +82,21 @@ def _of_piper(data: dict[str, Any], asked: InstanceSettings) -> PartitionProblem
         )
     if not asked.with_host:
         raise PartitionError("this is a workload of Piper, without a host; leave --no-host out")
-    return piper_from_json(
-        data,
-        communication_scale=asked.scale,
-        max_devices=asked.max_devices,
-        device_memory_bytes=asked.device_memory_bytes,
-    )
 
 
 def workload_from_json(
-    data: object, *, communication_scale: float = 1, with_host: bool = True
+    data: dict[str, Any], settings: InstanceSettings = DEFAULTS
 ) -> PartitionProblem:
-    """Build the problem of a workload from plain data; see :func:`load_workload`."""
-    scale = read_number(communication_scale, "communication_scale", MAX_TOTAL)
-    if not isinstance(data, dict):
-        raise PartitionError("the file's content is not an object; write one with nodes and edges")
-    devices = read_devices(data, with_host)
+    """Build the problem of a workload in the format of Tarnawski et al. from plain data.
+
+    The published layer graphs have costs in seconds but times in milliseconds: a scale of 1000
+    makes their units consistent.
+    """
+    devices = read_devices(data, settings.with_host)
     cpus = frozenset(device.name for device in devices if device.is_host)
     node_of = read_nodes(data, has_cpus=bool(cpus))
     nodes = tuple(node_of.values())
-    reads, transfer_ns = read_edges(data, node_of, scale)
+    reads, transfer_ns = read_edges(data, node_of, settings.scale)
     mirror = mirrored_forward(nodes, node_of, reads)
 
     order = topological_order([node.name for node in nodes if not node.is_backward], reads, "")

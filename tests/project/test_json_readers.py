@@ -13,7 +13,7 @@ from experiments.problems.profile import Profile
 from experiments.reports.formats.study_json import read_study
 from experiments.sweep.packing import unpack
 from experiments.sweep.settings import read_sweep
-from experiments.workloads.reader import load_instance, load_workload
+from experiments.workloads.reader import load_instance
 from fx_bridge.checkpoint.manifest import load_manifest
 from solver import PartitionError, load_plan, load_problem
 from solver.io.json_fields import Name, Positive, check_schema, parse_json, read_as
@@ -71,7 +71,6 @@ READERS = {
     "plan.json": load_plan,
     "map.json": _score,
     "instance.json": load_instance,
-    "workload.json": load_workload,
     "profile.json": Profile.load,
     "results.json": read_study,
     "devices.json": lambda path: parse_devices(str(path)),

@@ -9,7 +9,8 @@ import pytest
 import experiments
 from experiments.cli import main
 from experiments.workloads.catalogue import OPTIMA_MS, published_names, workload_path
-from experiments.workloads.reader import load_instance, load_workload
+from experiments.workloads.fields import InstanceSettings
+from experiments.workloads.reader import load_instance
 from solver import PartitionError
 
 # Operators and edges as the papers' repositories have them.
@@ -47,10 +48,10 @@ def test_the_names_are_those_that_are_known():
 def test_a_workload_has_its_nodes_and_edges_and_makes_a_problem(name):
     data = json.loads(gzip.decompress(workload_path(f"published:{name}").read_bytes()))
     assert (len(data["nodes"]), len(data["edges"])) == SIZES[name]
-    problem = load_workload(f"published:{name}", communication_scale=1000)
+    problem = load_instance(f"published:{name}", InstanceSettings(1000))
     assert len(problem.operators) >= SIZES[name][0]
     assert {str(node["id"]) for node in data["nodes"]} <= set(problem.index_of)
-    assert load_instance(Path(f"published:{name}")) == load_workload(f"published:{name}")
+    assert load_instance(Path(f"published:{name}")) == load_instance(f"published:{name}")
 
 
 def test_the_files_say_whose_they_are():

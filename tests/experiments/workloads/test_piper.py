@@ -9,8 +9,9 @@ import random
 import pytest
 
 from experiments.workloads.catalogue import workload_path
+from experiments.workloads.fields import InstanceSettings
 from experiments.workloads.piper import is_piper, piper_from_json
-from experiments.workloads.reader import InstanceSettings, load_instance
+from experiments.workloads.reader import load_instance
 from solver import PartitionError, PartitionPlan, SolveLimits, SolveStatus, evaluate, solve
 from solver.io.files import read_json
 from tests.support.piper_program import least_bottleneck
@@ -168,7 +169,7 @@ def test_optima_are_those_of_a_program_over_down_sets():
 
 
 def test_a_scale_multiplies_transfers_alone():
-    plain, scaled = (piper_from_json(SMALL, communication_scale=scale) for scale in (1, 1000))
+    plain, scaled = (piper_from_json(SMALL, InstanceSettings(scale)) for scale in (1, 1000))
     assert [op.transfer_ns for op in plain.operators] == [3 * S, 0]
     assert [op.transfer_ns for op in scaled.operators] == [3000 * S, 0]
     assert [op.latency_ns for op in scaled.operators] == [op.latency_ns for op in plain.operators]
@@ -179,10 +180,10 @@ def test_devices_are_those_of_the_file_or_of_the_options():
     assert [(d.name, d.memory_bytes) for d in problem.devices] == [
         (f"accelerator:{k}", 1000) for k in range(3)
     ]
-    problem = piper_from_json(SMALL, max_devices=2, device_memory_bytes=77)
+    problem = piper_from_json(SMALL, InstanceSettings(max_devices=2, device_memory_bytes=77))
     assert [d.memory_bytes for d in problem.devices] == [77, 77]
     # As many devices as microbatches can be busy.
-    assert len(piper_from_json(SMALL, max_devices=99).devices) == 8
+    assert len(piper_from_json(SMALL, InstanceSettings(max_devices=99)).devices) == 8
 
 
 def test_gigabytes_are_those_of_the_authors_programs():
@@ -221,8 +222,8 @@ def test_the_published_ones_are_in_the_package(name, nodes, edges):
 @pytest.mark.parametrize(("devices", "memory_gib"), [(8, 6), (8, 8), (32, 8), (64, 2)])
 def test_published_optima_are_those_of_a_program_over_down_sets(devices, memory_gib):
     data = read_json(workload_path("published:piper.bert32a100"))
-    sizes = {"max_devices": devices, "device_memory_bytes": memory_gib * 2**30}
-    result = solve(piper_from_json(data, **sizes), SolveLimits(workers=1))
+    sizes = InstanceSettings(max_devices=devices, device_memory_bytes=memory_gib * 2**30)
+    result = solve(piper_from_json(data, sizes), SolveLimits(workers=1))
     expected = least_bottleneck(data, devices, memory_gib * 2**30)
     if expected == math.inf:
         assert result.status is SolveStatus.INFEASIBLE
@@ -300,13 +301,9 @@ def test_options_that_make_no_sense_are_refused(tmp_path, refuses, more, says):
 @pytest.mark.parametrize("more", [["--no-replicas"], ["--device-memory", "8GiB"]])
 def test_its_options_are_for_its_files_alone(refuses, more):
     refuses(
-        ["solve", "published:layer.bert24_inference", *more],
-        "no workload of Piper, which --dev",
+        ["solve", "published:layer.bert24_inference", *more], "no workload of Piper, which --dev"
     )
-    refuses(
-        ["plan", "mlp", "--devices", "2x1GB", *more],
-        "mlp is a model; --device-memory and",
-    )
+    refuses(["plan", "mlp", "--devices", "2x1GB", *more], "mlp is a model; --device-memory and")
 
 
 def test_solve_reads_a_file_and_its_options(tmp_path, answer):

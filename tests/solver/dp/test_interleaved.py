@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.workloads.reader import load_workload
+from experiments.workloads.fields import InstanceSettings
+from experiments.workloads.reader import load_instance
 from solver import Interconnect, SolveLimits, solve
 from solver.dp.ideal_program import can_win, why_declined
 from solver.evaluation.result import SolveStatus
@@ -44,7 +45,8 @@ def test_it_equals_brute_force(block, chunks):
     ],
 )
 def test_published_workloads(name, chunks, optimum_ns):
-    problem = load_workload(f"published:{name}", with_host=False).replace(chunks_per_device=chunks)
+    problem = load_instance(f"published:{name}", InstanceSettings(with_host=False))
+    problem = problem.replace(chunks_per_device=chunks)
     result = solve(problem, LIMITS, solver="ideal-dp")
     assert result.status is SolveStatus.OPTIMAL
     assert result.objective == optimum_ns

@@ -6,7 +6,7 @@ import pytest
 
 import solver.dp.ideal_program
 from experiments.problems.generators import GeneratorSettings, generate_problem
-from experiments.workloads.reader import load_workload
+from experiments.workloads.reader import load_instance
 from solver import (
     Device,
     Interconnect,
@@ -38,7 +38,7 @@ def generated(kind, operators, width, *, unequal=False, seed=1):
     [("layer.bert24_inference", 17_789_906), ("layer.bert24_training", 41_745_812)],
 )
 def test_few_ideals_go_to_the_program_over_ideals(name, objective_ns):
-    result = solve(load_workload(f"published:{name}"), LIMITS)
+    result = solve(load_instance(f"published:{name}"), LIMITS)
     assert (result.solver, result.status) == ("ideal-dp", SolveStatus.OPTIMAL)
     assert result.objective == result.objective_bound == objective_ns
 
