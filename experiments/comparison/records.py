@@ -48,6 +48,14 @@ class CaseKey(NamedTuple):
     objective: tuple[str, ...]
     memory_model: str
 
+    @property
+    def place(self) -> str:
+        """Model and devices in words."""
+        return f"{self.model} on {self.device_set} devices"
+
+    def __str__(self) -> str:
+        return f"{self.place}, {','.join(self.objective)}, {self.memory_model}"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -140,7 +140,6 @@ class _Comparison:
         }
 
     def _keep_reason(self, name: str, reason: str) -> None:
-        """Keep the reason for a missing problem."""
         # Messages about a file begin with its path already.
         self._progress.done(reason if reason.startswith(name) else f"{name}: {reason}")
         request = self._settings.request
@@ -162,7 +161,6 @@ class _Comparison:
     def _answer(
         self, case: Case, problem: PartitionProblem, planner: str, model: BuiltModel | None
     ) -> PlannerRow:
-        """Ask one planner."""
         spec, limits = check_planner(planner), self._settings.limits
         limit_s = math.inf if limits.time_limit_s is None else limits.time_limit_s
         if not self._settings.planners and spec.unasked_limit_s < limit_s:
@@ -170,7 +168,7 @@ class _Comparison:
         task = PlanningTask(problem, without=self._settings.without, host=case.host)
         if model is not None and (spec.needs_model or spec.uses_model):
             task = replace(task, loaded=model.loaded, captured=model.captured)
-        name = f"{case.key.model} on {case.key.device_set} devices"
+        name = case.key.place
         self._progress.step(f"{name}: {planner}")
         with others_code(f"planner {planner!r}"):
             row = plan_row(case.key, task, planner, self._progress.watched(limits))
@@ -186,8 +184,7 @@ class _Comparison:
             return
         for row in rows:
             if row is best or (which == "all" and row.feasible):
-                name = f"{row.case.model} on {row.case.device_set} devices"
-                self._progress.step(f"{name}: split by {row.planner}")
+                self._progress.step(f"{row.case.place}: split by {row.planner}")
                 self._checks.append(check_split(model.loaded, model.captured, problem, row))
 
 

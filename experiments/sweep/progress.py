@@ -52,9 +52,7 @@ class SweepProgress(LiveLines):
 
     def done(self, row: PlannerRow) -> None:
         """Report an answered cell."""
-        case = row.case
-        words = f"{case.model} on {case.device_set} devices, {','.join(case.objective)}, "
-        self._advance(f"{words}{case.memory_model}: {row.outcome}")
+        self._advance(f"{row.case}: {row.outcome}")
 
     def _start(self, name: str, total: int, completed: int) -> None:
         self._total, self._done = total, completed

@@ -122,7 +122,7 @@ class Sweep:
             failed=sum(statuses[status] for status in FAILURES),
             by_status=dict(sorted(statuses.items())),
             reasons={
-                _words(case): prepared[case].reason
+                str(case): prepared[case].reason
                 for case in prepared
                 if prepared[case].digest is None
             },
@@ -253,12 +253,7 @@ def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    """Return the reason for a missing answer."""
     return str(answer["error"] if "error" in answer else answer["ended"]["reason"])
-
-
-def _words(case: CaseKey) -> str:
-    return f"{case.model} on {case.device_set}, {','.join(case.objective)}, {case.memory_model}"
 
 
 def _answers(

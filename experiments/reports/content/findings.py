@@ -78,7 +78,7 @@ def _listed(keys: Sequence[CaseKey]) -> str:
 def case_name(key: CaseKey) -> str:
     """Return the name of a case in a sentence."""
     memory = {"training": " in training", "weights": " by weights alone"}.get(key.memory_model, "")
-    return f"{key.model} on {key.device_set} devices{memory}"
+    return f"{key.place}{memory}"
 
 
 def _ended(text: str) -> str:

@@ -61,7 +61,7 @@ def test_a_sweep_without_any_problem_says_why(folder, capsys):
     assert main(["sweep", "bad.toml", "--out", "r.sqlite", "--json"]) == 2
     out, err = capsys.readouterr()
     assert list(json.loads(out)["reasons"]) == [
-        "published:layer.gnmt_inference on 2x1GiB, bottleneck, weights"
+        "published:layer.gnmt_inference on 2x1GiB devices, bottleneck, weights"
     ]
     assert "no problem: " in err
     assert err.splitlines()[-1].startswith("error: no case has a problem")

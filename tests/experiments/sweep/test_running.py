@@ -138,7 +138,8 @@ def test_a_case_without_a_problem_has_a_reason_and_no_cells(path):
     with in_process() as (runner, jobs):
         found = sweep(path, asked, runner)
         assert (found.cases, found.cells, found.done) == (2, 1, 1)
-        assert list(found.reasons) == ["published:layer.gnmt_inference on two, bottleneck, weights"]
+        case = "published:layer.gnmt_inference on two devices, bottleneck, weights"
+        assert list(found.reasons) == [case]
         assert "no entry for device class 'default'" in next(iter(found.reasons.values()))
         sweep(path, asked, runner)
         assert [job["do"] for job in jobs] == ["prepare", "plan"]

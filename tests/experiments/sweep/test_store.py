@@ -13,24 +13,13 @@ from solver.io.json_files import problem_digest, problem_to_json
 from tests.support.refusals import refused
 
 NASTY = ("<script>alert(1)</script>", "../../x", "a'; DROP TABLE cells; --", 'b"\n\x00\u202e')
-
 CASE = CaseKey(NASTY[0], NASTY[2], ("bottleneck", "transfer"), "inference")
-
 OTHER = CaseKey(NASTY[1], NASTY[3], ("latency",), "training")
-
 PROBLEM = PartitionProblem(tuple(Operator(name, 3) for name in NASTY), (Device(NASTY[1]),))
-
 DIGEST = problem_digest(PROBLEM)
-
 ENTRIES = [("c1", "k1"), ("c2", None)]
-
 PACKED = pack(problem_to_json(PROBLEM))
-
-SETTINGS = {
-    "seeds": [5, 6],
-    "limits": {"time_limit_s": 2.5, "workers": 1, "deterministic": True},
-}
-
+SETTINGS = {"seeds": [5, 6], "limits": {"time_limit_s": 2.5, "workers": 1, "deterministic": True}}
 ROW = PlannerRow(
     case=CASE,
     planner=NASTY[2],
@@ -53,9 +42,7 @@ def path(tmp_path):
     path = tmp_path / "results.sqlite"
     with open_store(path) as store:
         store.add_cases(
-            [PreparedCase("c1", CASE, DIGEST)],
-            [PACKED],
-            asdict(ModelRecord(NASTY[0], operators=4)),
+            [PreparedCase("c1", CASE, DIGEST)], [PACKED], asdict(ModelRecord(NASTY[0], operators=4))
         )
         store.add_cases([PreparedCase("c2", OTHER, None, NASTY[3])], [None], None)
         store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES)
