@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -24,13 +25,14 @@ import prediction_models
 
 from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import RunSettings, run_plans
-from experiments.pipelines.prediction import accuracy
+from experiments.pipelines.prediction import in_order, is_slower
 from experiments.pipelines.profiling import measure_profile
 from experiments.pipelines.tables import plan_lines, row_json
 from experiments.problems.request import ProblemRequest
 from experiments.zoo.models import captured_model
 from solver import Pipeline
 from solver.io.files import write_text_atomically
+from solver.model.quantities import counted
 
 MODELS = ("gpt2", "bert", "vit", "resnet", "mixer", "experts", "unequal")
 MICROBATCHES = 4
@@ -69,6 +71,31 @@ def rows_of(names, modes, steps, say):
                 )
                 yield rows
                 say(f"{what}: {time.perf_counter() - began_s:.1f} s")
+
+
+def accuracy(rows):
+    """Return lines on the accuracy of the predictions of `rows`.
+
+    Errors are medians of absolute ones, over plans and over ranks of plans. Two plans are in order
+    if the one that is predicted to be faster is measured to be faster, or they are measured to be
+    equal within noise: the medians differ by less than the larger spread.
+    """
+    models = {row.model: [r for r in rows if r.model == row.model] for row in rows}
+    distinct = [row for row in rows if row.same_as is None]
+    errors = [abs(row.time_error) for row in distinct]
+    memory = [abs(error) for row in distinct for error in row.memory_errors]
+    unordered = [name for name, own in models.items() if not in_order(own)]
+    slower = [name for name, own in models.items() if is_slower(own[-1], own[0])]
+    ordered, count = len(models) - len(unordered), counted(len(models), "model")
+    lines = [f"plans measured in the predicted order: {ordered} of {count}"]
+    for name, found in (("time of a step", errors), ("peak memory of a rank", memory)):
+        if found:
+            lines.append(f"median absolute error of the {name}: {statistics.median(found):.1%}")
+    if unordered:
+        lines.append(f"not in order: {', '.join(unordered)}")
+    if slower:
+        lines.append(f"the last plan is slower than the first: {', '.join(slower)}")
+    return lines
 
 
 def main():

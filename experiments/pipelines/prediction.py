@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from experiments.pipelines.group import MeasuredPlan
 from solver import PartitionPlan, PartitionProblem, evaluate
-from solver.model.quantities import counted
 
 _EQUAL: Final = 0.01
 
@@ -97,31 +96,6 @@ class PlanRow:
         )
 
 
-def accuracy(rows: Sequence[PlanRow]) -> list[str]:
-    """Return lines on the accuracy of the predictions of `rows`.
-
-    Errors are medians of absolute ones, over plans and over ranks of plans. Two plans are in order
-    if the one that is predicted to be faster is measured to be faster, or they are measured to be
-    equal within noise: the medians differ by less than the larger spread.
-    """
-    models = {row.model: [r for r in rows if r.model == row.model] for row in rows}
-    distinct = [row for row in rows if row.same_as is None]
-    errors = [abs(row.time_error) for row in distinct]
-    memory = [abs(error) for row in distinct for error in row.memory_errors]
-    unordered = [name for name, own in models.items() if not in_order(own)]
-    slower = [name for name, own in models.items() if _is_slower(own[-1], own[0])]
-    ordered, count = len(models) - len(unordered), counted(len(models), "model")
-    lines = [f"plans measured in the predicted order: {ordered} of {count}"]
-    for name, found in (("time of a step", errors), ("peak memory of a rank", memory)):
-        if found:
-            lines.append(f"median absolute error of the {name}: {statistics.median(found):.1%}")
-    if unordered:
-        lines.append(f"not in order: {', '.join(unordered)}")
-    if slower:
-        lines.append(f"the last plan is slower than the first: {', '.join(slower)}")
-    return lines
-
-
 def in_order(rows: Iterable[PlanRow]) -> bool:
     """Return True if every two different plans of a model are measured in the predicted order.
 
@@ -129,12 +103,13 @@ def in_order(rows: Iterable[PlanRow]) -> bool:
     """
     distinct = [row for row in rows if row.same_as is None]
     return not any(
-        fast.predicted.step_ns * (1 + _EQUAL) < slow.predicted.step_ns and _is_slower(fast, slow)
+        fast.predicted.step_ns * (1 + _EQUAL) < slow.predicted.step_ns and is_slower(fast, slow)
         for fast in distinct
         for slow in distinct
     )
 
 
-def _is_slower(row: PlanRow, other: PlanRow) -> bool:
+def is_slower(row: PlanRow, other: PlanRow) -> bool:
+    """Return True if a plan was slower than another one, beyond noise."""
     noise = max(row.spread * row.step_ns, other.spread * other.step_ns)
     return row.step_ns - other.step_ns > noise

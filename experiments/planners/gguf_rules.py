@@ -125,7 +125,6 @@ class _Rules:
         return any(unit.expert_bytes for unit in self._jobs.units)
 
     def _used(self, context: int, counts: Sequence[_Count]) -> list[int]:
-        """Return the bytes on each device."""
         jobs = self._jobs
         used = [jobs.buffer_bytes(context) * bool(count.layers) for count in counts]
         for at, number, is_part in _placed(jobs, counts):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from experiments.planners.recompute_rules import (
     attention_cores,
@@ -146,21 +146,11 @@ def _spec(
     description: str,
     source: str,
     plan: Callable[[str, PlanningTask, SolveLimits], PlannerAnswer],
-    *,
-    needs_model: bool = False,
-    uses_model: bool = False,
+    **model: Any,
 ) -> PlannerSpec:
-    return PlannerSpec(
-        name,
-        description,
-        source,
-        partial(_checked, partial(plan, name)),
-        needs_model=needs_model,
-        uses_model=uses_model,
-        seeded=True,
-        keeps_time=True,
-        recomputes=True,
-    )
+    checked = partial(_checked, partial(plan, name))
+    always: dict[str, Any] = {"seeded": True, "keeps_time": True, "recomputes": True}
+    return PlannerSpec(name, description, source, checked, **always, **model)
 
 
 RECOMPUTE_PLANNERS: Final = (

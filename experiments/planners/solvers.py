@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final, Literal
 
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from solver import SolveLimits, solve, solve_job
@@ -16,19 +16,10 @@ def _solve(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     return PlannerAnswer(solve(task.problem, limits, solver=name, without=task.without))
 
 
-def _spec(
-    name: str, description: str, source: str, *, seeded: bool = False, proves: bool = False
-) -> PlannerSpec:
-    return PlannerSpec(
-        name,
-        description,
-        source,
-        partial(_solve, name),
-        seeded=seeded,
-        proves=proves,
-        keeps_time=True,
-        host="either" if name in SCHEDULES else "without",
-    )
+def _spec(name: str, description: str, source: str, **properties: Any) -> PlannerSpec:
+    host: Literal["either", "without"] = "either" if name in SCHEDULES else "without"
+    plan = partial(_solve, name)
+    return PlannerSpec(name, description, source, plan, keeps_time=True, host=host, **properties)
 
 
 SOLVER_PLANNERS: Final = (

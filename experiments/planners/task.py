@@ -82,33 +82,14 @@ Planner = Callable[[PlanningTask, SolveLimits], PlannerAnswer]
 class PlannerSpec:
     """Name, properties and function of a planner.
 
-    Attributes
-    ----------
-    name : str
-        Name for ``--planner``.
-    description : str
-        One line: the objective and the data that it considers.
-    source : str
-        Paper or program of origin.
-    plan : callable
-        Takes a :class:`PlanningTask` and :class:`~solver.model.limits.SolveLimits`; returns a
-        :class:`PlannerAnswer`.
-    needs_model, uses_model : bool
-        It needs the model besides the problem, or reads it if there is one.
-    extra : str or None
-        Required extra of this distribution.
-    seeded : bool
-        Its answer depends on ``limits.seed``.
-    proves : bool
-        It can prove that its plan is optimal.
-    keeps_time : bool
-        It observes the time limit by itself.
-    recomputes : bool
-        It is a recomputation rule, for problems that allow recomputation.
-    host : {"without", "with", "either"}
-        It plans problems without a host, with one, or both.
-    unasked_limit_s : float
-        Time limit in seconds where all planners are asked, and none is named.
+    `name` is for ``--planner``; `description` has the objective and the data that it considers, in
+    one line, `source` the paper or program of origin. It needs the model besides the problem
+    (`needs_model`), or reads it if there is one (`uses_model`). `extra` is a required extra of this
+    distribution. A planner is `seeded` if its answer depends on ``limits.seed``; it may prove that
+    its plan is optimal (`proves`), observe the time limit by itself (`keeps_time`), or be a rule
+    for problems that allow recomputation (`recomputes`). It plans problems without a host, with
+    one, or both (`host`). `unasked_limit_s` is its limit where all planners are asked, and none is
+    named.
     """
 
     name: str

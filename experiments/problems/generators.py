@@ -19,7 +19,7 @@ from experiments.problems.synthetic import (
     SyntheticGraph,
     with_devices,
 )
-from solver import Interconnect, KiB, MiB, PartitionError, PartitionProblem
+from solver import PCIE, Interconnect, KiB, MiB, PartitionError, PartitionProblem
 from solver.model.text import shown
 
 _BF16: Final = 2
@@ -211,10 +211,19 @@ class _Decoder:
         gated = self.elementwise(f"{label}.product", (gate, up), rows, s.feed_forward)
         return self.product(f"{label}.down", (gated,), rows, s.feed_forward, s.hidden)
 
-    def head(self, stream: str) -> None:
+    def routed(self, stream: str, experts: int, chosen: int) -> tuple[str, str]:
+        """Add a norm and a router; return the normed values and the chosen experts."""
+        s = self.shapes
+        normed = self.norm("experts.norm", stream)
+        router = self.product("router", (normed,), s.tokens, s.hidden, experts)
+        return normed, self.elementwise("router.choice", (router,), s.tokens, chosen)
+
+    def graph(self, stream: str, interconnect: Interconnect = PCIE) -> SyntheticGraph:
+        """Add the head, and return the graph."""
         s = self.shapes
         normed = self.norm("norm", stream)
         self.product("head", (normed,), s.tokens, s.hidden, s.vocabulary)
+        return SyntheticGraph(tuple(self.builder.operators), interconnect)
 
 
 def _blocks(operators: int, outside: int, each: int) -> int:
@@ -233,8 +242,7 @@ def transformer(settings: GeneratorSettings) -> SyntheticGraph:
         stream = decoder.elementwise(
             "feed_forward.residual", (stream, down), _DENSE.tokens, _DENSE.hidden
         )
-    decoder.head(stream)
-    return SyntheticGraph(tuple(decoder.builder.operators))
+    return decoder.graph(stream)
 
 
 def mixture_of_experts(settings: GeneratorSettings) -> SyntheticGraph:
@@ -251,9 +259,7 @@ def mixture_of_experts(settings: GeneratorSettings) -> SyntheticGraph:
     stream = decoder.embedding()
     for _ in range(_blocks(settings.operators, 3, 15 + 7 * settings.experts)):
         stream = decoder.attention(stream)
-        normed = decoder.norm("experts.norm", stream)
-        router = decoder.product("router", (normed,), s.tokens, s.hidden, settings.experts)
-        choice = decoder.elementwise("router.choice", (router,), s.tokens, chosen)
+        normed, choice = decoder.routed(stream, settings.experts, chosen)
         total = decoder.elementwise("experts.zeros", (normed,), s.tokens, s.hidden)
         for expert in range(settings.experts):
             label = f"expert{expert}"
@@ -266,8 +272,7 @@ def mixture_of_experts(settings: GeneratorSettings) -> SyntheticGraph:
                 f"{label}.add", (total, down, choice), latency_ns, s.tokens * s.hidden * _BF16
             )
         stream = decoder.elementwise("experts.residual", (stream, total), s.tokens, s.hidden)
-    decoder.head(stream)
-    return SyntheticGraph(tuple(decoder.builder.operators))
+    return decoder.graph(stream)
 
 
 def balanced_experts(settings: GeneratorSettings) -> SyntheticGraph:
@@ -284,9 +289,7 @@ def balanced_experts(settings: GeneratorSettings) -> SyntheticGraph:
     stream = decoder.embedding()
     for _ in range(_blocks(settings.operators, 3, 14 + 4 * settings.experts)):
         stream = decoder.attention(stream)
-        normed = decoder.norm("experts.norm", stream)
-        router = decoder.product("router", (normed,), s.tokens, s.hidden, settings.experts)
-        choice = decoder.elementwise("router.choice", (router,), s.tokens, chosen)
+        normed, choice = decoder.routed(stream, settings.experts, chosen)
         downs: list[str] = []
         for expert in range(settings.experts):
             label = f"expert{expert}"
@@ -297,8 +300,7 @@ def balanced_experts(settings: GeneratorSettings) -> SyntheticGraph:
             gated = decoder.elementwise(f"{label}.gated", (both,), rows, s.feed_forward)
             downs.append(decoder.product(f"{label}.down", (gated,), rows, s.feed_forward, s.hidden))
         stream = decoder.elementwise("experts.sum", (stream, *downs), s.tokens, s.hidden)
-    decoder.head(stream)
-    return SyntheticGraph(tuple(decoder.builder.operators), Interconnect(NVLINK))
+    return decoder.graph(stream, Interconnect(NVLINK))
 
 
 Generator = Callable[[GeneratorSettings], SyntheticGraph]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -34,32 +33,24 @@ def parse_host(text: str) -> DeviceSet:
     return found
 
 
-def with_host_links(
-    interconnect: Interconnect,
-    devices: Collection[str],
-    given: Mapping[tuple[str, str], Link],
-    default: Link,
-) -> Interconnect:
-    """Return an interconnect with a link from the host to each device, and one back."""
-    links = dict(interconnect.links)
-    for name in devices:
-        links[STAGING_HOST, name] = given.get((STAGING_HOST, name), default)
-        links.setdefault((name, STAGING_HOST), links[STAGING_HOST, name])
-    return replace(interconnect, links=links)
-
-
 def device_sets(text: str | None) -> tuple[DeviceSet, ...]:
     """Return the host as a set of one device, if there is one."""
     return () if text is None else (parse_host(text),)
 
 
-def linked(text: str | None, devices: DeviceSet, interconnect: Interconnect) -> Interconnect:
-    """Return an interconnect with the links of a host that devices say, or else PCIe."""
+def linked(
+    text: str | None, devices: DeviceSet, interconnect: Interconnect, default: Link = PCIE.default
+) -> Interconnect:
+    """Return an interconnect with the links of a host, if any, that devices say, or the default."""
     if text is None:
         return interconnect
-    names = [device.name for device in devices.devices]
     given = {} if devices.interconnect is None else devices.interconnect.links
-    return with_host_links(interconnect, names, given, PCIE.default)
+    links = dict(interconnect.links)
+    for device in devices.devices:
+        there, back = (STAGING_HOST, device.name), (device.name, STAGING_HOST)
+        links[there] = given.get(there, default)
+        links.setdefault(back, links[there])
+    return replace(interconnect, links=links)
 
 
 def check_options(

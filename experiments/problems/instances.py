@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.devices import DeviceSet
-from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
+from solver import Device, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
 from solver.io.digraph import problem_from_digraph
 
 if TYPE_CHECKING:
@@ -36,18 +36,12 @@ def one_device_bytes(problem: PartitionProblem) -> int:
     whole = problem.replace(
         devices=(device,),
         interconnect=replace(problem.interconnect, links={}),
-        operators=tuple(_unpinned(op) for op in problem.operators),
+        operators=tuple(replace(op, allowed_devices=None, stage=None) for op in problem.operators),
         cuts=(),
         objective=("peak_memory",),
     )
     plan = PartitionPlan(dict.fromkeys(whole.index_of, device.name), (device.name,))
     return evaluate(whole, plan).usage[0].memory_bytes
-
-
-def _unpinned(op: Operator) -> Operator:
-    if op.allowed_devices is None and op.stage is None:
-        return op
-    return replace(op, allowed_devices=None, stage=None)
 
 
 def derived_device_sets(

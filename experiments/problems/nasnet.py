@@ -13,6 +13,7 @@ occupies twice its value (activation and gradient).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,18 +105,21 @@ class _Network:
         first = values[0]
         return self.free("concat", values, len(values) * first.channels, first.side)
 
+    def cell_parts(
+        self, channels: int, side: int
+    ) -> tuple[Callable[[_Value, int], _Value], Callable[[_Value], _Value]]:
+        """Return what adds a separable convolution, of a size, and a pool to a cell."""
+        return (
+            lambda source, size: self.separable(source, size, channels, side),
+            lambda source: self.op("pool", (source,), channels, side),
+        )
+
     def normal_cell(self, before: _Value, current: _Value, channels: int) -> _Value:
         """Add a normal cell: 55 operators, 60 if the cell before has another side."""
         side = current.side
         p = self.aligned(before, channels, side)
         h = self.adjusted(current, channels)
-
-        def separable(source: _Value, size: int) -> _Value:
-            return self.separable(source, size, channels, side)
-
-        def pool(source: _Value) -> _Value:
-            return self.op("pool", (source,), channels, side)
-
+        separable, pool = self.cell_parts(channels, side)
         return self.concat(
             p,
             self.total(separable(h, 5), separable(p, 3)),
@@ -130,14 +134,7 @@ class _Network:
         h = self.adjusted(current, channels)
         # The first cell reads the stem twice, once unadjusted.
         p = before if before == current else self.aligned(before, channels, h.side)
-        side = (h.side + 1) // 2
-
-        def separable(source: _Value, size: int) -> _Value:
-            return self.separable(source, size, channels, side)
-
-        def pool(source: _Value) -> _Value:
-            return self.op("pool", (source,), channels, side)
-
+        separable, pool = self.cell_parts(channels, (h.side + 1) // 2)
         first = self.total(separable(h, 5), separable(p, 7))
         second = self.total(pool(h), separable(p, 7))
         third = self.total(pool(h), separable(p, 5))
