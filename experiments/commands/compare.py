@@ -25,6 +25,7 @@ from experiments.commands.options import (
     PlannersOption,
     ReportOutOption,
     WithoutOption,
+    option,
 )
 from experiments.commands.stored_options import HostOption
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
@@ -40,15 +41,14 @@ class _RunOptions:
 
     host: HostOption = None
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Two small models of the default set, within a minute."),
+        bool, typer.Option("--quick", help="Two small models of the default set, within a minute.")
     ] = False
     check_splits: Annotated[
         Literal["best", "all", "none"],
-        typer.Option(
-            "--check-splits",
-            rich_help_panel=SEARCH,
-            help="Which plans the model is split by, to check that the split computes the same: "
+        option(
+            SEARCH,
+            None,
+            "Which plans the model is split by, to check that the split computes the same: "
             "the best of each case, all that are feasible, or none.",
         ),
     ] = "best"

@@ -94,7 +94,6 @@ def _range(first: int, last: int) -> str:
 
 
 def _host(found: GgufPlan, uses: Sequence[DeviceUse]) -> str:
-    """Return the contents of the host in words."""
     layers = len(found.jobs.model.layers)
     has_experts = any(unit.expert_bytes for unit in found.jobs.units)
     first = layers - sum(len(use.layers) for use in uses)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from experiments.commands.options import CaptureOptions, LimitOptions, ProblemOptions
+from experiments.commands.options import CaptureOptions, LimitOptions, ProblemOptions, SearchOptions
 from experiments.planners.steps import read_names, read_steps
 from experiments.problems.recompute_request import RecomputeRequest
 from experiments.problems.request import ProblemRequest, parse_objective
@@ -111,7 +111,9 @@ def _read_placement(options: ProblemOptions) -> Placement | None:
 
 
 def read_limits(options: LimitOptions) -> SolveLimits:
-    """Return the limits of a search; the time limit is finite, so that JSON can hold it."""
+    """Return the limits of a search, whose solver is checked; JSON can hold the time limit."""
+    if isinstance(options, SearchOptions):
+        check_solver(options.solver)
     if not options.time_limit > 0 or math.isinf(options.time_limit):
         raise PartitionError(
             f"--time-limit is {options.time_limit:g}; write a positive number of seconds, such as "

@@ -44,7 +44,7 @@ def out_option(metavar: str, text: str, **settings: Any) -> Any:
     )
 
 
-def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
+def option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
     """Return an option with the name of its field, listed under `panel`.
 
     Without a `metavar` the help lists the choices.
@@ -53,10 +53,11 @@ def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
 
 
 def _devices(text: str) -> Any:
-    return _option(_PROBLEM, "DEVICES", text, autocompletion=complete_devices)
+    return option(_PROBLEM, "DEVICES", text, autocompletion=complete_devices)
 
 
-def _named(panel: str, name: str, text: str) -> Any:
+def flag(panel: str, name: str, text: str) -> Any:
+    """Return an option of a given name, without a metavar."""
     return typer.Option(name, help=text, rich_help_panel=panel)
 
 
@@ -89,7 +90,7 @@ PLAN_FILE: Final[dict[str, Any]] = {
 }
 PinOption = Annotated[
     list[str] | None,
-    _option(
+    option(
         _PLACEMENT,
         "NAME=WHERE",
         "Where a module, at any depth, or an operator runs: a device, several with commas "
@@ -98,14 +99,14 @@ PinOption = Annotated[
 ]
 KeepWholeOption = Annotated[
     list[str] | None,
-    _option(
+    option(
         _PLACEMENT,
         "MODULE",
         "A module that stays on one device, or a pattern such as 'h.*'; several as 'wte+lm_head'. "
         "May be repeated.",
     ),
 ]
-FOR: Final = _named(
+FOR: Final = flag(
     _PLACEMENT,
     "--for",
     "Only plans that this engine can run, in whole layers; hand-over writes its arguments.",
@@ -113,7 +114,7 @@ FOR: Final = _named(
 ForOption = Annotated[EngineName | None, FOR]
 MicrobatchesOption = Annotated[
     int | None,
-    _option(
+    option(
         _PIPELINE,
         "COUNT",
         "Microbatches in a step of the pipeline; the example inputs are one.",
@@ -123,7 +124,7 @@ MicrobatchesOption = Annotated[
 ]
 LinkOption = Annotated[
     str | None,
-    _option(
+    option(
         _COSTS,
         "LINK",
         "Between any two devices, such as 25GB/s,10us or unlimited; without it PCIe: 25GB/s,10us.",
@@ -132,7 +133,7 @@ LinkOption = Annotated[
 ]
 AttentionOption = Annotated[
     str | None,
-    _option(
+    option(
         _COSTS,
         "KERNELS",
         "Attention kernels on all devices, such as math or flash,efficient; those of the class.",
@@ -155,7 +156,7 @@ class CaptureOptions:
 
     constant: Annotated[
         list[str] | None,
-        _option(
+        option(
             _CAPTURE,
             "INPUT",
             "An input tensor that the model reads as numbers, such as image_grid_thw; the plan is "
@@ -164,7 +165,7 @@ class CaptureOptions:
     ] = None
     check: Annotated[
         bool,
-        _named(
+        flag(
             _CAPTURE,
             "--check",
             "Run the model and its graph once, and capture it another way if their results differ.",
@@ -179,7 +180,7 @@ class ProblemOptions(CaptureOptions):
     devices: DevicesOption = None
     objective: Annotated[
         str | None,
-        _option(
+        option(
             _PROBLEM,
             "NAMES",
             f"One or more, in order of weight, of {', '.join(OBJECTIVES)}; bottleneck if left "
@@ -189,11 +190,11 @@ class ProblemOptions(CaptureOptions):
     ] = None
     optimizer: Annotated[
         Optimizer | None,
-        _option("Training", None, "Optimiser, whose state needs memory; adamw if left out."),
+        option("Training", None, "Optimiser, whose state needs memory; adamw if left out."),
     ] = None
     tied_weights: Annotated[
         TiedReaders | None,
-        _option(
+        option(
             "Training",
             None,
             "Keep all readers of a trained weight on one device, or sum the gradients of copies; "
@@ -202,7 +203,7 @@ class ProblemOptions(CaptureOptions):
     ] = None
     recompute: Annotated[
         list[str] | None,
-        _option(
+        option(
             "Training",
             "RULE",
             "Operators to run again in the backward pass instead of keeping their values: none, "
@@ -213,7 +214,7 @@ class ProblemOptions(CaptureOptions):
     ] = None
     regions: Annotated[
         list[str] | None,
-        _option(
+        option(
             "Training",
             "MODULE",
             "A module, or a pattern such as 'h.*', that is run again on its own; the layers of the "
@@ -222,7 +223,7 @@ class ProblemOptions(CaptureOptions):
     ] = None
     schedule: Annotated[
         Schedule | None,
-        _option(
+        option(
             _PIPELINE,
             None,
             "Plan a pipeline that runs by it: values are passed from stage to stage, and the "
@@ -232,7 +233,7 @@ class ProblemOptions(CaptureOptions):
     microbatches: MicrobatchesOption = None
     chunks: Annotated[
         int | None,
-        _option(
+        option(
             _PIPELINE,
             "COUNT",
             "Most stages of a device (interleaved pipeline stages).",
@@ -242,12 +243,12 @@ class ProblemOptions(CaptureOptions):
     ] = None
     max_devices: Annotated[
         int | None,
-        _option(_PIPELINE, "COUNT", "Most devices that a plan may use.", min=1, max=MOST_DEVICES),
+        option(_PIPELINE, "COUNT", "Most devices that a plan may use.", min=1, max=MOST_DEVICES),
     ] = None
     pin: PinOption = None
     cut_after: Annotated[
         list[str] | None,
-        _option(
+        option(
             _PLACEMENT,
             "NAME",
             "A module, at any depth, or an operator after which a stage ends. May be repeated.",
@@ -257,32 +258,30 @@ class ProblemOptions(CaptureOptions):
     for_: ForOption = None
     link: LinkOption = None
     memory_model: Annotated[
-        MemoryModel | None,
-        _option(_COSTS, None, "What counts as memory; inference if left out."),
+        MemoryModel | None, option(_COSTS, None, "What counts as memory; inference if left out.")
     ] = None
     attention: AttentionOption = None
     launch: Annotated[
         str | None,
-        _option(_COSTS, "KIND", "eager, graph, or the host's time a kernel; the class's."),
+        option(_COSTS, "KIND", "eager, graph, or the host's time a kernel; the class's."),
     ] = None
     profile: Annotated[
-        str | None, _option(_COSTS, "FILE", "Measured times, as fxpartition profile wrote them.")
+        str | None, option(_COSTS, "FILE", "Measured times, as fxpartition profile wrote them.")
     ] = None
     communication_scale: Annotated[
         float | None,
-        _option(
+        option(
             _COSTS,
             "FACTOR",
             "Of a published workload's communication costs; 1000 where they are in seconds.",
         ),
     ] = None
     no_host: Annotated[
-        bool,
-        _named(_COSTS, "--no-host", "Leave a published workload's CPUs out: accelerators only."),
+        bool, flag(_COSTS, "--no-host", "Leave a published workload's CPUs out: accelerators only.")
     ] = False
     device_memory: Annotated[
         str | None,
-        _option(
+        option(
             _COSTS,
             "MEMORY",
             "Such as 8GiB, of each of the --max-devices equal devices of a workload of Piper; that "
@@ -291,7 +290,7 @@ class ProblemOptions(CaptureOptions):
     ] = None
     no_replicas: Annotated[
         bool,
-        _named(
+        flag(
             _COSTS,
             "--no-replicas",
             "One device runs a stage of a workload of Piper. Required, because replicas are not "
@@ -317,7 +316,7 @@ class ComparedOptions(ProblemOptions):
 SeedOption = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of every random choice.")]
 PlannersOption = Annotated[
     list[str] | None,
-    _option(
+    option(
         SEARCH,
         "NAME",
         "Some of those that fxpartition planners lists, or your own, package.module:FUNCTION, "
@@ -328,7 +327,7 @@ PlannersOption = Annotated[
 ]
 WithoutOption = Annotated[
     list[str] | None,
-    _option(
+    option(
         SEARCH,
         "STEP",
         "A step, as --steps names it, that the search leaves out. May be repeated.",
@@ -341,15 +340,15 @@ WithoutOption = Annotated[
 class LimitOptions:
     """Limits of a search."""
 
-    time_limit: Annotated[float, _option(SEARCH, "SECONDS", "For all searches together.")] = 60.0
+    time_limit: Annotated[float, option(SEARCH, "SECONDS", "For all searches together.")] = 60.0
     workers: Annotated[
         int | None,
-        _option(SEARCH, "COUNT", "Search threads; one per core, but at least three, if left out."),
+        option(SEARCH, "COUNT", "Search threads; one per core, but at least three, if left out."),
     ] = None
-    seed: Annotated[int, _option(SEARCH, "NUMBER", "Seed of every random choice.")] = 0
+    seed: Annotated[int, option(SEARCH, "NUMBER", "Seed of every random choice.")] = 0
     deterministic: Annotated[
         bool,
-        _named(
+        flag(
             SEARCH,
             "--deterministic",
             "The same plan in every run on any number of workers; the time limit then counts "
@@ -364,7 +363,7 @@ class SearchOptions(LimitOptions):
 
     solver: Annotated[
         str,
-        _option(
+        option(
             SEARCH,
             "NAME",
             f"One of {', '.join(SOLVERS)}; auto picks one that proves, and the answer names it.",
@@ -375,13 +374,9 @@ class SearchOptions(LimitOptions):
 
 # -- the output ---------------------------------------------------------------------------
 
-JsonOption = Annotated[
-    bool,
-    _named(OUTPUT_PANEL, "--json", "Print JSON for programs."),
-]
+JsonOption = Annotated[bool, flag(OUTPUT_PANEL, "--json", "Print JSON for programs.")]
 StepsOption = Annotated[
-    bool,
-    _named(OUTPUT_PANEL, "--steps", "Print the time and the gain of each step of the search."),
+    bool, flag(OUTPUT_PANEL, "--steps", "Print the time and the gain of each step of the search.")
 ]
 PlanOutOption = Annotated[
     str | None,

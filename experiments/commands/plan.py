@@ -22,7 +22,6 @@ from experiments.commands.options import (
 from experiments.commands.plan_outputs import PlanOutputOptions, PlanOutputs
 from experiments.console.output import say_note
 from experiments.problems.request import read_problem, read_saved_problem
-from solver import check_solver
 
 
 @with_option_groups
@@ -48,7 +47,6 @@ def plan(
     from experiments.console.progress import ProgressLine
 
     limits = read_limits(search)
-    check_solver(search.solver)
     left_out = read_without(without)
     forms = outputs.checked(model, problem.profile, *problem.devices or ())
     request = read_request(problem)
@@ -91,7 +89,6 @@ def solve(
 
     check_given(graph, "FILE.json", "problem.json")
     limits = read_limits(search)
-    check_solver(search.solver)
     left_out = read_without(without)
     forms = outputs.checked(graph, problem.profile)
     asked = read_saved_problem(Path(graph), read_request(problem))

@@ -40,10 +40,7 @@ _SHAPED = {"width": ("layered",), "experts": ("mixture-of-experts", "balanced-ex
 
 @with_option_groups
 def export(
-    model: ModelArgument,
-    out: _OutOption,
-    problem: ProblemOptions,
-    as_json: JsonOption = False,
+    model: ModelArgument, out: _OutOption, problem: ProblemOptions, as_json: JsonOption = False
 ) -> None:
     """Save a model's operator graph with its devices as a problem that solve reads.
 
@@ -67,18 +64,14 @@ def generate(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND",
-            help=f"One of {', '.join(KINDS)}.",
-            autocompletion=complete_from(KINDS),
+            metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_from(KINDS)
         ),
     ],
     out: _OutOption,
     operators: Annotated[
         int,
         typer.Option(
-            "--operators",
-            metavar="COUNT",
-            help="How many; whole blocks of a kind that has them.",
+            "--operators", metavar="COUNT", help="How many; whole blocks of a kind that has them."
         ),
     ] = 1000,
     width: Annotated[
@@ -86,8 +79,7 @@ def generate(
         typer.Option("--width", metavar="COUNT", help="Operators in a layer (layered); 20."),
     ] = None,
     experts: Annotated[
-        int | None,
-        typer.Option("--experts", metavar="COUNT", help="In a layer (experts); 256."),
+        int | None, typer.Option("--experts", metavar="COUNT", help="In a layer (experts); 256.")
     ] = None,
     devices: Annotated[
         int, typer.Option("--devices", metavar="COUNT", help="How many devices.")

@@ -16,8 +16,7 @@ def report(
     results: Annotated[
         str,
         typer.Argument(
-            metavar="RESULTS",
-            help="The .sqlite file of a sweep, or the results.json of a report.",
+            metavar="RESULTS", help="The .sqlite file of a sweep, or the results.json of a report."
         ),
     ],
     out: ReportOutOption = None,

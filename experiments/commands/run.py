@@ -18,6 +18,7 @@ from experiments.commands.options import (
     LimitOptions,
     ProblemOptions,
     ThreadsOption,
+    option,
 )
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import print_json, print_lines, say, say_note
@@ -35,13 +36,12 @@ _QUICK: Final = LimitOptions(time_limit=30.0)
 _SOLVERS: Final = ("greedy", "chain", "auto")
 _SolversOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--solver",
-        metavar="NAME",
-        help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
-        "left out.",
+    option(
+        SEARCH,
+        "NAME",
+        f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if left "
+        "out.",
         autocompletion=complete_from(SOLVER_DESCRIPTIONS),
-        rich_help_panel=SEARCH,
     ),
 ]
 
@@ -85,9 +85,7 @@ def run(
             "out, or use plan and split"
         )
     settings = RunSettings(
-        process_request(request),
-        solvers=read_solvers(solver, _SOLVERS),
-        limits=read_limits(search),
+        process_request(request), solvers=read_solvers(solver, _SOLVERS), limits=read_limits(search)
     )
     profile = request.profile
     if profile is not None and profile.threads != threads:

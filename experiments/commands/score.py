@@ -17,7 +17,7 @@ from experiments.console.output import print_json, print_lines, say_note
 from experiments.problems.plan_files import FORMATS, ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
 from fx_bridge.presentation.summary import result_text
-from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver
+from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus
 from solver.evaluation.result import judge
 from solver.model.plan import check_assignment
 from solver.model.problem_fields import ObjectiveName
@@ -70,7 +70,6 @@ def score(
 
     check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
-    check_solver(search.solver)
     # Before a model is built.
     if (form is None or form in FORMATS) and not os.path.exists(plan_file):  # noqa: PTH110
         raise PartitionError(f"there is no file {shortened(plan_file)}; write the path of a plan")

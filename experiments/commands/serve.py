@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 from experiments.commands.completions import complete_devices
 from experiments.commands.option_groups import with_option_groups
@@ -22,6 +20,8 @@ from experiments.commands.options import (
     SearchOptions,
     StepsOption,
     WithoutOption,
+    flag,
+    option,
 )
 from experiments.commands.serve_answers import Searched, tell_plan, tell_plans, write_plan
 from experiments.commands.serve_gguf import (
@@ -43,7 +43,7 @@ from experiments.commands.serve_rules import ENGINES_WITH_RULES, rules_table
 from experiments.commands.stored_options import CacheTypeOption, HostOption, WeightsOption
 from experiments.console.output import check_writable
 from fx_bridge.presentation.plan_files import form_of
-from solver import PartitionError, check_solver
+from solver import PartitionError
 from solver.model.job import ServingObjective
 from solver.model.quantities import parse_duration
 
@@ -60,17 +60,13 @@ _MOST: Final = 10**9
 """More than any request has, so that a typing error is refused at once."""
 
 
-def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
-    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, **settings)
-
-
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """Request, devices, objective and costs of serving."""
 
     devices: Annotated[
         str,
-        _option(
+        option(
             _SERVING,
             "DEVICES",
             "Such as 24GB,12GB, or 24GB@rtx-4090,12GB@rtx-3060, or a .toml file.",
@@ -79,7 +75,7 @@ class ServeOptions:
     ] = ""
     objective: Annotated[
         Objective,
-        _option(
+        option(
             _SERVING,
             None,
             "Optimise the time of a request, or of a token, tokens per second, or the tokens that "
@@ -87,11 +83,11 @@ class ServeOptions:
         ),
     ] = "request"
     batch: Annotated[
-        int, _option(_SERVING, "COUNT", "Sequences that are served together.", min=1, max=_MOST)
+        int, option(_SERVING, "COUNT", "Sequences that are served together.", min=1, max=_MOST)
     ] = 1
     context: Annotated[
         int,
-        _option(
+        option(
             _SERVING,
             "TOKENS",
             "Positions of a sequence; ignored for the objective context.",
@@ -99,23 +95,22 @@ class ServeOptions:
             max=_MOST,
         ),
     ] = 4096
-    prompt: Annotated[int, _option(_SERVING, "TOKENS", "Of the prompt.", min=1, max=_MOST)] = 512
-    generate: Annotated[int, _option(_SERVING, "TOKENS", "After the prompt.", min=0, max=_MOST)] = (
+    prompt: Annotated[int, option(_SERVING, "TOKENS", "Of the prompt.", min=1, max=_MOST)] = 512
+    generate: Annotated[int, option(_SERVING, "TOKENS", "After the prompt.", min=0, max=_MOST)] = (
         128
     )
     chunk: Annotated[
         int | None,
-        _option(
+        option(
             _SERVING, "TOKENS", "Most of the prompt in one call; all if left out.", min=1, max=_MOST
         ),
     ] = None
     first_token: Annotated[
-        str | None,
-        _option(_SERVING, "TIME", "Most time of the prompt, such as 500ms; for token."),
+        str | None, option(_SERVING, "TIME", "Most time of the prompt, such as 500ms; for token.")
     ] = None
     usable: Annotated[
         float,
-        _option(
+        option(
             _SERVING,
             "PART",
             "Usable part of each device's memory; the rest is for usage outside the memory model.",
@@ -123,19 +118,16 @@ class ServeOptions:
             max=1.0,
         ),
     ] = 0.9
-    whole_layers: Annotated[
-        bool,
-        typer.Option("--whole-layers", help="Divide no layer.", rich_help_panel=_SERVING),
-    ] = False
+    whole_layers: Annotated[bool, flag(_SERVING, "--whole-layers", "Divide no layer.")] = False
     host: HostOption = None
     host_link: Annotated[
         str | None,
-        _option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),
+        option(_COSTS, "LINK", "From the host to each device; without it PCIe: 25GB/s,10us."),
     ] = None
     for_: ServedForOption = None
     words: Annotated[
         str | None,
-        _option(
+        option(
             _SERVING,
             "WORDS",
             "Given arguments of the engine of --for, scored beside the plan; with --host, such as "
@@ -144,11 +136,11 @@ class ServeOptions:
     ] = None
     rules: Annotated[
         bool,
-        typer.Option(
+        flag(
+            _SERVING,
             "--rules",
-            help="Show beside the plan those of all engines' own rules; with --for that engine's "
+            "Show beside the plan those of all engines' own rules; with --for that engine's "
             "is shown in any case.",
-            rich_help_panel=_SERVING,
         ),
     ] = False
     weights: WeightsOption = None
@@ -158,7 +150,7 @@ class ServeOptions:
     link: LinkOption = None
     memory_model: Annotated[
         Literal["weights", "inference"] | None,
-        _option(
+        option(
             _COSTS,
             None,
             "What counts as memory: weights and caches, or also values; weights if left out.",
@@ -167,7 +159,7 @@ class ServeOptions:
     attention: AttentionOption = None
     experts_read: Annotated[
         Literal["average", "most", "all"],
-        _option(
+        option(
             _COSTS,
             None,
             "How many experts of a mixture a step reads: as many as tokens choose on average, or "
@@ -217,7 +209,6 @@ def serve(
     from fx_bridge.serving.host_words import check_search
 
     check_no_gguf(gguf, options.for_)
-    check_solver(search.solver)
     searched = Searched(read_limits(search), search.solver, read_without(without), steps)
     devices = _devices(options.devices)
     first_ns = None if options.first_token is None else _time_ns(options.first_token)

@@ -165,7 +165,6 @@ def _is_timed(found: Answer) -> bool:
 
 
 def _json(found: Answer, engine: str | None) -> dict[str, Any]:
-    """Return the answer as plain data."""
     solved = found.solved
     answer: dict[str, Any] = {
         "objective": found.objective,
@@ -217,7 +216,6 @@ def _why_no_plan(found: Answer) -> str:
 
 
 def _lines(found: Answer, engine: str | None) -> list[str]:
-    """Return the answer as lines of text."""
     solved = found.solved
     if solved.evaluation is None:
         why = _why_no_plan(found) or "no plan found"
@@ -242,7 +240,6 @@ def _lines(found: Answer, engine: str | None) -> list[str]:
 
 
 def _device_lines(found: ServingPlan) -> list[str]:
-    """Return the devices of a plan as lines of text."""
     held, problem = found.memory_bytes, _problem(found)
     modules = ModuleTree.of(problem).stages(found.plan, names_width())
     rows = [
@@ -259,7 +256,6 @@ def _device_lines(found: ServingPlan) -> list[str]:
 
 
 def _metrics_lines(found: Answer) -> list[str]:
-    """Return the times of a plan as lines of text."""
     metrics = found.metrics
     return [
         f"first token: {format_ns(round(metrics.first_token_ns))}",
@@ -286,7 +282,6 @@ def experts_lines(read: ExpertsRead | None) -> list[str]:
 
 
 def _row(found: ServingPlan) -> tuple[str, ...]:
-    """Return the table row of a plan."""
     if found.solved.evaluation is None:
         return (found.objective, *("-",) * 5, found.solved.status.value)
     metrics = found.metrics

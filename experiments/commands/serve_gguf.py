@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
-
 from experiments.commands.option_reading import read_limits
-from experiments.commands.options import FOR, LimitOptions, SearchOptions
+from experiments.commands.options import FOR, LimitOptions, SearchOptions, flag
 from experiments.commands.serve_answers import Searched, tell_plan
 from experiments.commands.serve_given import ScoredWords
 from experiments.commands.serve_host import Machine
@@ -23,7 +21,7 @@ from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE, GGML_CACHE_TYPES, C
 from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
 from fx_bridge.interop.ik_llama_cpp import as_held
 from fx_bridge.presentation.plan_files import Form
-from solver import Device, PartitionError, SolveStatus, save_plan
+from solver import PartitionError, SolveStatus, save_plan
 from solver.model.checks import check_choice
 from solver.model.devices import DEFAULT_DEVICE_CLASS
 
@@ -62,11 +60,11 @@ class GgufOptions:
     cache_type_v: ValueTypeOption = None
     check: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "GGUF files",
             "--check",
-            help="Ask llama-fit-params of llama.cpp what the line needs, and plan again with less "
+            "Ask llama-fit-params of llama.cpp what the line needs, and plan again with less "
             "memory where that is more than a device has.",
-            rich_help_panel="GGUF files",
         ),
     ] = False
 
@@ -133,13 +131,7 @@ def serve_gguf(
 
 
 def check_file_options(given: Mapping[str, Any], form: Form, search: SearchOptions) -> None:
-    """Refuse options that say nothing of a file.
-
-    Parameters
-    ----------
-    given : mapping of str to object
-        Options of ``serve`` by name.
-    """
+    """Refuse options of ``serve``, by name, that say nothing of a file."""
     from fx_bridge.serving.host_words import HOST_ENGINES
 
     if form != "plan":
@@ -275,7 +267,7 @@ def checked(found: GgufPlan, limits: SolveLimits) -> GgufPlan:
         if not beyond:
             return found if found is first else _with_bounds(found, first)
         less = [
-            Device(d.name, max((d.memory_bytes or 0) - beyond.get(d.name, 0), 1), d.device_class)
+            replace(d, memory_bytes=max((d.memory_bytes or 0) - beyond[d.name], 1))
             if d.name in beyond
             else d
             for d in found.jobs.devices

@@ -53,13 +53,8 @@ def read_machine(
     elif host_link is not None:
         raise PartitionError("--host-link is the link from --host; add such as --host 64GB")
     own = [
-        Device(
-            device.name,
-            None if device.memory_bytes is None else int(device.memory_bytes * usable),
-            device.device_class,
-            device.is_host,
-        )
-        for device in devices.devices
+        replace(each, memory_bytes=each.memory_bytes and int(each.memory_bytes * usable))
+        for each in devices.devices
     ]
     return Machine(own, costs, found)
 
@@ -71,7 +66,7 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
     without one memory is refused, and a link where the file has one.
     """
     from experiments.problems.devices import parse_link
-    from experiments.problems.hosts import parse_host, with_host_links
+    from experiments.problems.hosts import linked, parse_host
 
     found = parse_host(text)
     (device,) = found.devices
@@ -82,8 +77,7 @@ def read_host(text: str, link: str | None, devices: DeviceSet, costs: Costs) -> 
             "leave one of them out"
         )
     default = PCIE.default if link is None else parse_link(link, "--host-link")
-    names = [each.name for each in devices.devices]
-    interconnect = with_host_links(costs.interconnect, names, given, default)
+    interconnect = linked(text, devices, costs.interconnect, default)
     specs = {**costs.specs, **found.spec_of}
     return (
         Host(device.memory_bytes, device.device_class),

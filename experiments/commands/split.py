@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.equivalence.check import EquivalenceReport
 
-_PlanOption = Annotated[
-    str,
-    typer.Option("--plan", **PLAN_FILE),
-]
+_PlanOption = Annotated[str, typer.Option("--plan", **PLAN_FILE)]
 _OutOption = Annotated[
     str | None,
     out_option(

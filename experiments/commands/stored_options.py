@@ -34,10 +34,8 @@ CacheTypeOption = Annotated[
     ),
 ]
 KeyTypeOption = Annotated[
-    CacheType | None,
-    _stored("--cache-type-k", help="Of keys alone, with a GGUF file."),
+    CacheType | None, _stored("--cache-type-k", help="Of keys alone, with a GGUF file.")
 ]
 ValueTypeOption = Annotated[
-    CacheType | None,
-    _stored("--cache-type-v", help="Of values alone, with a GGUF file."),
+    CacheType | None, _stored("--cache-type-v", help="Of values alone, with a GGUF file.")
 ]

@@ -24,11 +24,7 @@ _FileArgument = Annotated[
     ),
 ]
 _OutOption = Annotated[
-    str,
-    out_option(
-        "FILE.sqlite",
-        "Save the results; cells that the file has are not run again.",
-    ),
+    str, out_option("FILE.sqlite", "Save the results; cells that the file has are not run again.")
 ]
 _JobsOption = Annotated[
     int | None,

@@ -70,7 +70,7 @@ class JobOptions:
         str | None,
         typer.Option(
             help="cpu or cuda, instead of the devices of the plan: cuda takes the one of the "
-            "number of the process on its host.",
+            "number of the process on its host."
         ),
     ] = None
     timeout_s: Annotated[

@@ -69,7 +69,6 @@ class JobHandler:
         return {"cases": cases, "record": record}
 
     def _answer(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Run a planner on one problem."""
         request = CaseRequest.from_json(job["request"])
         problem = problem_from_json(unpack(job["problem"], "the problem"))
         loaded = captured = None

@@ -234,10 +234,7 @@ _MULTIMODAL: Final = (
     _multimodal("siglip-base", "SiglipModel", image_and_text(224)),
     _multimodal("blip-base", "BlipForConditionalGeneration", image_and_text(384)),
     _multimodal(
-        "llava-1.5-7b",
-        "LlavaForConditionalGeneration",
-        image_and_text(336, 640),
-        dtype="bfloat16",
+        "llava-1.5-7b", "LlavaForConditionalGeneration", image_and_text(336, 640), dtype="bfloat16"
     ),
 )
 

@@ -11,6 +11,7 @@ from experiments.comparison.records import Case, CaseKey, PlannerRow, Study, bes
 from experiments.reports.content.blocks import Table, tabulated
 from experiments.reports.content.statistics import (
     BEST_OTHER,
+    OUTCOMES,
     Comparison,
     Versus,
     has_plan,
@@ -199,64 +200,44 @@ def _least_gap(row: PlannerRow, answers: Iterable[PlannerRow]) -> float | None:
     return 0.0 if value == bound else (value - bound) / value
 
 
-_HEADER: Final = (
-    "planner",
-    "answers",
-    "feasible",
-    "no plan",
-    "spills",
-    "fails",
-    "exact better",
-    "equal",
-    "exact worse",
-    "only exact",
-    "mean ratio",
-    "least",
-    "most",
-    "median time",
-)
-
-
 def comparison_table(comparison: Comparison) -> Table:
     """Return a row for each planner, the exact solver first; the best of the others is marked."""
     rows = comparison.exact
-    exact = (
-        comparison.reference or "",
-        *_outcome_cells(outcomes_of(rows)),
-        *[MISSING] * 7,
-        format_seconds(statistics.median(row.wall_time_s for row in rows)),
-    )
-    planners = [versus.planner for versus in comparison.compared]
-    return Table(
-        header=_HEADER,
-        rows=(exact, *map(_versus_cells, comparison.compared)),
-        text_columns=frozenset(("planner",)),
-        marked=frozenset(index for index, name in enumerate(planners, 1) if name == BEST_OTHER),
+    median_s = statistics.median(row.wall_time_s for row in rows)
+    exact = Versus(comparison.reference or "", outcomes_of(rows), (), (), (), (), (), (), median_s)
+
+    def of_outcomes(*names: str) -> Callable[[Versus], str]:
+        return lambda versus: str(sum(versus.outcomes[name] for name in names))
+
+    def beside(cell: Callable[[Versus], str]) -> Callable[[Versus], str]:
+        return lambda versus: MISSING if versus is exact else cell(versus)
+
+    return tabulated(
+        (exact, *comparison.compared),
+        {
+            "planner": lambda versus: versus.planner,
+            "answers": of_outcomes(*OUTCOMES),
+            "feasible": of_outcomes("feasible"),
+            "no plan": of_outcomes("no_plan", "proven_none"),
+            "spills": of_outcomes("spills"),
+            "fails": of_outcomes("failures"),
+            "exact better": beside(lambda versus: str(len(versus.wins))),
+            "equal": beside(lambda versus: str(len(versus.ties))),
+            "exact worse": beside(lambda versus: str(len(versus.losses))),
+            "only exact": beside(lambda versus: str(len(versus.only_reference))),
+            "mean ratio": beside(lambda versus: format_ratio(versus.geometric_mean)),
+            "least": beside(lambda versus: format_ratio(min(versus.ratios, default=None))),
+            "most": beside(lambda versus: format_ratio(max(versus.ratios, default=None))),
+            # The best of several planners has no time of its own.
+            "median time": lambda versus: (
+                MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s)
+            ),
+        },
+        text=("planner",),
         caption=f"Planners beside the exact solver, {comparison.reference}, objective "
         f"{', '.join(comparison.objective)}",
+        marked=[at for at, each in enumerate(comparison.compared, 1) if each.planner == BEST_OTHER],
     )
-
-
-def _versus_cells(versus: Versus) -> tuple[str, ...]:
-    return (
-        versus.planner,
-        *_outcome_cells(versus.outcomes),
-        str(len(versus.wins)),
-        str(len(versus.ties)),
-        str(len(versus.losses)),
-        str(len(versus.only_reference)),
-        format_ratio(versus.geometric_mean),
-        format_ratio(min(versus.ratios, default=None)),
-        format_ratio(max(versus.ratios, default=None)),
-        # The best of several planners has no time of its own.
-        MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s),
-    )
-
-
-def _outcome_cells(outcomes: Mapping[str, int]) -> tuple[str, ...]:
-    without = outcomes["no_plan"] + outcomes["proven_none"]
-    parts = (outcomes["feasible"], without, outcomes["spills"], outcomes["failures"])
-    return tuple(map(str, (sum(parts), *parts)))
 
 
 def format_ratio(ratio: float | None) -> str:

@@ -47,10 +47,7 @@ HOW_TO_READ: Final = (
         "compare all objectives in their order, as exact integers, where both have plans.",
     ),
     ("Best of the others", "for every case, the best plan of all planners that prove nothing."),
-    (
-        "Files of a case",
-        "its problem, its best plan, and the page of that plan.",
-    ),
+    ("Files of a case", "its problem, its best plan, and the page of that plan."),
     (
         "Same split",
         "the model, split by the plan and called with its example inputs, returns the outputs of "
@@ -95,38 +92,21 @@ def make_report(study: Study, files: ReportFiles) -> Section:
 
 
 def _models(
-    study: Study,
-    files: ReportFiles,
-    anchors: Mapping[CaseKey, str],
-    overview: Table,
+    study: Study, files: ReportFiles, anchors: Mapping[CaseKey, str], overview: Table
 ) -> list[Section]:
     """Return a section for each model, with its cases."""
-    indices = {id(row): index for index, row in enumerate(study.rows)}
     records = {record.model: record for record in study.models}
     cases: dict[str, list[Block]] = {name: [] for name in records}
     several = len({case.key.objective for case in study.cases}) > 1
     for case, line in zip(study.cases[:MOST_SHOWN], overview.rows, strict=False):
-        key = case.key
         of = dict(zip(overview.header, line, strict=True))
-        best = best_row(study.rows_of(key))
-        plan = None if best is None else files.plans.get(indices[id(best)])
         outcome = of["status"]
-        if best is not None:
+        if best_row(study.rows_of(case.key)) is not None:
             outcome = f"{of['objective']}, {outcome}, by {of['best plan by']}"
         if several:
-            outcome = f"{', '.join(key.objective)} {outcome}"
-        cases.setdefault(key.model, []).append(
-            make_case(
-                case,
-                study.rows_of(key),
-                study.limits,
-                anchor=anchors[key],
-                outcome=outcome,
-                problem=files.problems.get(key),
-                plan=plan,
-                page=files.pages.get(key),
-            )
-        )
+            outcome = f"{', '.join(case.key.objective)} {outcome}"
+        made = _make_case(case, study, files, anchors[case.key], outcome)
+        cases.setdefault(case.key.model, []).append(made)
     left = len(study.cases) - MOST_SHOWN
     rest = [Text(f"{counted(left, 'more case')}: see results.json.")] if left > 0 else []
     return [
@@ -203,27 +183,18 @@ _LEFT_OUT: Final = ("vs greedy", "vs chain", "transfer", "devices used", "own me
 _UNKNOWN: Final = Device("any").device_class
 
 
-def make_case(
-    case: Case,
-    rows: Sequence[PlannerRow],
-    limits: SolveLimits,
-    *,
-    anchor: str,
-    outcome: str,
-    problem: str | None,
-    plan: str | None,
-    page: str | None,
-) -> Folded:
-    """Return the fold of one case, with its answers and its outcome in a few words.
-
-    `problem`, `plan` and `page` are files relative to the report, if they exist.
-    """
+def _make_case(case: Case, study: Study, files: ReportFiles, anchor: str, outcome: str) -> Folded:
+    """Return the fold of one case, with its answers and its outcome in a few words."""
+    rows = study.rows_of(case.key)
+    best = best_row(rows)
+    problem, page = files.problems.get(case.key), files.pages.get(case.key)
+    plan = next((files.plans.get(at) for at, row in enumerate(study.rows) if row is best), None)
     content: list[Block] = [Text(". ".join(_case_facts(case)) + ".")]
     content += [answers_table(rows, names_case=False).without(_LEFT_OUT)] if rows else []
     if there := tuple(file for file in (problem, plan, page) if file):
         content.append(Text("Files", there))
         if case.host is None:
-            content.append(Code(tuple(_commands(rows, limits, problem, plan))))
+            content.append(Code(tuple(_commands(rows, study.limits, problem, plan))))
     return Folded(
         f"{case.key.device_set}: {outcome}",
         tuple(content),

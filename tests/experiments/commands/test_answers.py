@@ -30,36 +30,20 @@ def problem(memory_bytes):
     return PartitionProblem(operators, (Device("x", memory_bytes), Device("y", memory_bytes)))
 
 
-def test_the_plan_is_saved_before_anything_is_printed(tmp_path, monkeypatch):
-    given = problem(100)
-    path = tmp_path / "plan.json"
+def test_files_are_written_before_anything_is_printed(tmp_path, monkeypatch):
+    given, path, report = problem(100), tmp_path / "plan.json", tmp_path / "report"
+
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(answers, "print_json", gone)
     outputs = PlanOutputs({str(path): "plan"}, "m")
-
-    def gone(*_):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(answers, "print_json", gone)
     with pytest.raises(BrokenPipeError):
-        finish(
-            given,
-            [solve(given, LIMITS)],
-            LIMITS,
-            outputs,
-            as_json=True,
-        )
+        finish(given, [solve(given, LIMITS)], LIMITS, outputs, as_json=True)
     assert set(load_plan(path).assignment) == {"a\x1b[2J", "b"}
-
-
-def test_a_report_is_written_before_anything_is_printed(tmp_path, monkeypatch):
-    study = Study((), (), (), (), LIMITS, (), 0.0)
-
-    def gone(*_):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(answers, "print_json", gone)
     with pytest.raises(BrokenPipeError):
-        finish_study(study, str(tmp_path / "report"), as_json=True)
-    assert (tmp_path / "report" / "results.json").is_file()
+        finish_study(Study((), (), (), (), LIMITS, (), 0.0), str(report), as_json=True)
+    assert (report / "results.json").is_file()
 
 
 def test_the_asked_answer_is_the_last_and_the_first_its_baseline(capsys):
@@ -99,7 +83,7 @@ def test_a_search_that_found_nothing_rules_nothing_out(capsys):
     assert capsys.readouterr().err.startswith("no plan found, and none ruled out: device 'x'")
 
 
-def test_steps_are_printed_after_the_answer_that_was_asked_for(capsys):
+def test_steps_are_printed_after_the_answer_that_was_asked_for_and_are_in_json(capsys):
     given = problem(100)
     results = [solve(given, LIMITS, solver=name) for name in ("greedy", "ideal-dp")]
     results[1] = replace(results[1], log=steps(20))
@@ -108,13 +92,8 @@ def test_steps_are_printed_after_the_answer_that_was_asked_for(capsys):
     assert "borders" not in answer
     finish(given, results, LIMITS, NOTHING, as_json=False, with_steps=True)
     assert capsys.readouterr().out == f"{answer}\n{steps_text(steps(20))}\n"
-
-
-def test_json_has_the_steps(capsys):
-    given = problem(100)
-    result = replace(solve(given, LIMITS, solver="ideal-dp"), log=steps(20))
     for with_steps in (False, True):
-        finish(given, [result], LIMITS, NOTHING, as_json=True, with_steps=with_steps)
+        finish(given, results, LIMITS, NOTHING, as_json=True, with_steps=with_steps)
         log = json.loads(capsys.readouterr().out)["log"]
         assert [StepRecord(**step) for step in log] == list(steps(20))
 

@@ -180,13 +180,9 @@ def test_a_saved_problem_can_score_plans(captured, write, tmp_path, capsys, refu
     found = answer(["score", str(tmp_path / "plan.json"), saved])
     assert found["assignment"] == dict(plan.assignment)
     path = write(MAP, "map.json")
+    refuses(["score", path, saved, "--format", "device-map"], "give the model in the place of a")
     refuses(
-        ["score", path, saved, "--format", "device-map"],
-        "give the model in the place of a",
-    )
-    refuses(
-        ["score", path, saved, "--keep-whole", "head"],
-        "no modules; --keep-whole needs a model",
+        ["score", path, saved, "--keep-whole", "head"], "no modules; --keep-whole needs a model"
     )
 
 

@@ -28,7 +28,7 @@ NARROW = "tests.support.serving_models:narrow_llama"
 ASKED = ["--context", "24", "--prompt", "9", "--generate", "3", "--whole-layers", "--rules"]
 EXPERTS = "tests.support.serving_models:experts"
 TOLD_OF_A_PLAN = told_keys("### `serve`") - {
-    *("reason", "rules", "modes", "words", "given", "diagnosis"),
+    *("reason", "rules", "modes", "words", "given", "diagnosis")
 }
 SERVE = ["serve", MODEL, "--devices", "100KB,80KB", *REQUEST]
 TOKEN = [*SERVE, "--objective", "token"]

@@ -41,7 +41,6 @@ from tests.support.graphs import chain
 from tests.support.recompute_cases import SMALL, small_problem
 
 LIMITS = SolveLimits(time_limit_s=20, workers=1)
-
 SETTINGS = CompareSettings(planners=OWN_PLANNERS, limits=LIMITS)
 
 
@@ -123,9 +122,7 @@ def test_what_was_found_is_told_after_each_model_but_the_last(tmp_path):
     assert {row.case.device_set for row in found.rows} == {"saved"} and not found.checks
 
 
-def test_where_none_is_named_torchs_planner_comes_last_and_has_five_seconds(
-    monkeypatch,
-):
+def test_where_none_is_named_torchs_planner_comes_last_and_has_five_seconds(monkeypatch):
     asked = []
 
     def note(key, task, planner, limits):
@@ -160,15 +157,12 @@ def test_a_model_that_fails_is_a_record_and_the_run_goes_on():
     broken, odd, fine = found.models
     assert broken.reason == "model 'broken' cannot be built: RuntimeError: no such luck"
     assert odd.reason
-    assert "\n" not in odd.reason
-    assert not fine.reason
+    assert "\n" not in odd.reason and not fine.reason
     assert {row.case.model for row in found.rows} == {"mlp"}
     assert len(found.rows) == 9
 
 
-def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
-    tmp_path,
-):
+def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(tmp_path):
     path = tmp_path / "problem.json"
     save_problem(chain_problem(), path)
     found = run_comparison([ZOO["mlp"], path], CompareSettings(limits=LIMITS))
@@ -275,10 +269,7 @@ def test_the_best_row_prefers_the_exact_solver_among_equals():
 def test_derived_devices_bind_and_have_a_plan(memory_model):
     problem = chain_problem((40, 10, 20, 10, 15, 5, 30, 20), memory_model=memory_model)
     sets = derived_device_sets(
-        problem_to_digraph(problem),
-        equal_devices=4,
-        slack_permille=1150,
-        memory_model=memory_model,
+        problem_to_digraph(problem), equal_devices=4, slack_permille=1150, memory_model=memory_model
     )
     assert [*sets] == ["equal", "unequal", "roomy"]
     need = one_device_bytes(problem)
@@ -296,20 +287,15 @@ def test_derived_devices_bind_and_have_a_plan(memory_model):
     assert len(set(shares)) == 4
 
 
-def test_one_device_has_no_links():
-    linked = Interconnect(links={("cuda:0", "cuda:1"): Link(10**9)})
-    need = one_device_bytes(chain_problem(interconnect=linked))
-    assert need == one_device_bytes(chain_problem())
-
-
 def test_one_big_weight_gets_the_room_that_it_needs():
     problem = chain_problem((100, 1, 1, 1))
     sets = derived_device_sets(problem_to_digraph(problem), equal_devices=4, slack_permille=1150)
     assert all((device.memory_bytes or 0) >= 100 for device in sets["equal"].devices)
 
 
-def test_memory_on_one_device_ignores_pins_and_cuts():
-    problem = chain_problem()
+def test_memory_on_one_device_ignores_links_pins_and_cuts():
+    linked = Interconnect(links={("cuda:0", "cuda:1"): Link(10**9)})
+    problem = chain_problem(interconnect=linked)
     first = dataclasses.replace(problem.operators[0], allowed_devices=frozenset({"cuda:1"}))
     pinned = problem.replace(operators=(first, *problem.operators[1:]))
     assert one_device_bytes(pinned) == one_device_bytes(problem) == 100 + 8

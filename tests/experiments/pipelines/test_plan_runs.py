@@ -38,11 +38,7 @@ def test_a_model_is_measured_planned_and_run(tmp_path):
             profile.check(captured)
             assert all(time_ns > 0 for time_ns in profile.forward_ns.values())
             assert any(profile.backward_ns.values()) == training
-            settings = RunSettings(
-                request(2, training=training),
-                steps=2,
-                slack_permille=1300,
-            )
+            settings = RunSettings(request(2, training=training), steps=2, slack_permille=1300)
             rows += run_plans(MODEL, captured, profile, settings, group)
     assert {row.name for row in rows} == {"greedy", "chain", "auto"}
     for row in rows:

@@ -149,7 +149,4 @@ def test_comparisons_and_sweeps_ask_it_anew_and_keep_what_is_ours(module, capsys
     # Its answer is another one, and only it was asked again.
     assert found() == ({"chain": [8], own: [12]}, 1)
     sweep.write_text(f'models = ["problem.json"]\nplanners = ["{own}"]\n')
-    refuses(
-        ["sweep", "sweep.toml", "--out", "a.sqlite"],
-        f"on the command line: --planner {own}",
-    )
+    refuses(["sweep", "sweep.toml", "--out", "a.sqlite"], f"on the command line: --planner {own}")

@@ -46,11 +46,7 @@ def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
     )
     monkeypatch.setattr(accelerator_partitioner, "torch_partition", lambda *_: there_and_back)
     answer = PLANNER.plan(task, SolveLimits())
-    assert [str(stage) for stage in answer.result.plan.stages] == [
-        "gpu0",
-        "gpu1",
-        "gpu0 (chunk 1)",
-    ]
+    assert [str(stage) for stage in answer.result.plan.stages] == ["gpu0", "gpu1", "gpu0 (chunk 1)"]
     assert "the plan has 2 chunks per device, but at most 1 may be used" in answer.result.reason
     assert answer.words == ("3 partitions: 2 on gpu0, 1 on gpu1; data comes back to devices once")
     assert answer.result.evaluation.bottleneck_ns > 0

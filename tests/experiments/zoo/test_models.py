@@ -35,8 +35,7 @@ def test_the_branching_model_is_not_a_chain():
 
 
 @pytest.mark.parametrize(
-    ("name", "size_bytes"),
-    [("llama3-70b", 141_107_412_992), ("deepseek-v3", 1_342_052_808_704)],
+    ("name", "size_bytes"), [("llama3-70b", 141_107_412_992), ("deepseek-v3", 1_342_052_808_704)]
 )
 def test_large_models_take_no_memory_for_weights(name, size_bytes):
     pytest.importorskip("transformers")

@@ -16,12 +16,7 @@ def markdown(found):
 
 def test_a_page_has_all_that_a_reader_asks_for():
     page = markdown(solved_study())
-    for heading in (
-        "# How plans compare",
-        "## All cases",
-        "## m",
-        "## How to read this",
-    ):
+    for heading in ("# How plans compare", "## All cases", "## m", "## How to read this"):
         assert f"\n{heading}\n" in f"\n{page}"
     assert "| peer a | spills | - |" in page and "| no room for c |" in page
     assert "3 x 500 B; links" in page
