@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import torch
 from data_sheets import data_sheet
-from targets import ROOMY, TIGHT
+from fleets import ROOMY, TIGHT
 from torch import Tensor, nn
 
 from fx_bridge import Costs, Training, capture, to_digraph

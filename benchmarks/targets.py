@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleets import ROOMY, TIGHT
+
 from experiments.problems.generators import GeneratorSettings, generate, generate_problem
 from experiments.problems.instances import UNEQUAL_SHARES, devices_by_shares
 from experiments.problems.synthetic import with_devices
@@ -127,14 +129,7 @@ TRAINED = (
     ("llama3-70b", 32, 76.5, 64, 60),
 )
 
-# Of benchmarks/realistic.py: its models, roomy, and where memory binds (fleet by fleet).
-ROOMY = ("8x80", "4x80+4x24")
-TIGHT = {
-    "t5-3b": ("8x30", "8x26", "8x22", "4x40+4x16"),
-    "llama3-8b": ("8x32", "8x26"),
-    "clip-l": ("8x24", "8x16"),
-    "gpt2-medium": ("8x5",),
-}
+# Models of benchmarks/realistic.py, roomy, and where memory binds.
 REALISTIC = {
     name: (*ROOMY, *TIGHT.get(name, ()))
     for name in (

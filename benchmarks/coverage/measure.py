@@ -11,7 +11,7 @@ import signal
 import time
 from dataclasses import dataclass, replace
 
-from benchmarks.coverage.small import small_models
+from benchmarks.coverage.all_small import small_models
 from experiments.processes.environment import peak_rss_bytes
 from experiments.processes.workers import exit_words
 from experiments.zoo.building import describe_error

@@ -34,14 +34,3 @@ def named(family, package=None, **common):
         return Small(name, family, made, package, **{**common, **more})
 
     return name
-
-
-def small_models():
-    """Return all models by name; loads torch."""
-    from benchmarks.coverage import small_libraries, small_torch
-
-    models = (*small_libraries.MODELS, *small_torch.MODELS)
-    families = [each.family for each in models]
-    return {
-        each.name: each for each in sorted(models, key=lambda each: families.index(each.family))
-    }

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from benchmarks.coverage.all_small import small_models
 from benchmarks.coverage.measure import rows_of
-from benchmarks.coverage.small import small_models
 from experiments.zoo.configurations import CONFIGURATIONS
 from fx_bridge import capture
 from solver import PartitionError
