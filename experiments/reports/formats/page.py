@@ -22,7 +22,7 @@ from experiments.reports.content.blocks import (
     tabulated,
 )
 from experiments.reports.content.findings import findings
-from experiments.reports.content.frontier import frontier_table, frontiers
+from experiments.reports.content.frontier import frontier_tables
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.rows import answers_table, comparison_table, overview_table
 from experiments.reports.content.statistics import comparisons
@@ -75,7 +75,7 @@ def make_report(study: Study, files: ReportFiles) -> Section:
     """Return the page of a study's report."""
     overview = overview_table(study, with_splits=True)
     compared = [comparison_table(each) for each in comparisons(study.rows) if each.compared]
-    compared += [frontier_table(frontier) for frontier in frontiers(study)]
+    compared += frontier_tables(study)
     anchors = {case.key: f"case-{number}" for number, case in enumerate(study.cases, 1)}
     anchored = tuple(anchors[case.key] for case in study.cases[:MOST_SHOWN])
     shown = Items(tuple(("", sentence) for sentence in findings(study)))
