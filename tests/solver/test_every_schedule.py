@@ -13,14 +13,7 @@ from tests.support.answers import check_proven, check_true
 from tests.support.graphs import decoder, layers, unequal_chain
 from tests.support.problem_counts import counts
 from tests.support.random_problems import random_problem
-from tests.support.step_contracts import (
-    BOUNDS,
-    EXACT,
-    HEURISTICS,
-    PRESOLVE,
-    best_of,
-    problem_of,
-)
+from tests.support.step_contracts import BOUNDS, EXACT, HEURISTICS, PRESOLVE, best_of, problem_of
 
 LIMITS = SolveLimits(time_limit_s=60, workers=1)
 PROVING = ("auto", "cp-sat")

@@ -14,13 +14,7 @@ from typing import Final
 from fx_bridge.files.gguf_layers import GgufModel, HalfLayer
 from fx_bridge.files.mapped import StoredTensor
 from fx_bridge.interop.llama_cpp import read_options, split_options, stages_of_options
-from fx_bridge.interop.llama_cpp_experts import (
-    HOST_BUFFER,
-    Feed,
-    Moved,
-    overrides,
-    write_experts,
-)
+from fx_bridge.interop.llama_cpp_experts import HOST_BUFFER, Feed, Moved, overrides, write_experts
 from fx_bridge.interop.stage_layers import LayerNames, StageLayers, is_host
 from fx_bridge.interop.words import Words
 from solver import PartitionError

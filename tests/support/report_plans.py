@@ -1,14 +1,6 @@
 """Plans that reports show, from plain ones to ones that nobody should write."""
 
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-    Operator,
-    PartitionPlan,
-    PartitionProblem,
-    Weight,
-)
+from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, Weight
 from solver.model.training import Backward
 
 NASTY = (

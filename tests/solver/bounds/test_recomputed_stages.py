@@ -8,15 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-    Operator,
-    PartitionPlan,
-    PartitionProblem,
-    evaluate,
-)
+from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.bounds.recomputed import stages as recomputed_stages
 from solver.bounds.recomputed.borders import BorderBytes
 from solver.bounds.recomputed.chains import RecomputedChains, least_chains

@@ -7,12 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from solver import (
-    Device,
-    Operator,
-    PartitionError,
-    PartitionPlan,
-)
+from solver import Device, Operator, PartitionError, PartitionPlan
 from solver.evaluation.evaluate import evaluate
 from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
 from solver.model.recomputation import required, with_regions, with_required

@@ -7,13 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import solver.model.clock as clock_module
-from solver import (
-    Device,
-    PartitionPlan,
-    SolveLimits,
-    evaluate,
-    solve,
-)
+from solver import Device, PartitionPlan, SolveLimits, evaluate, solve
 from solver.heuristics.annealing.anneal import Cooling, anneal
 from solver.heuristics.annealing.stage_state import StageState
 from solver.heuristics.local_search import first_incumbents, improve

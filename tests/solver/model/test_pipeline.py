@@ -2,15 +2,7 @@
 
 import pytest
 
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-    Operator,
-    PartitionError,
-    PartitionProblem,
-    Pipeline,
-)
+from solver import Device, Interconnect, Link, Operator, PartitionError, PartitionProblem, Pipeline
 
 
 def test_what_is_left_open_is_left_to_the_problem():

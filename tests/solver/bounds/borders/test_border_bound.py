@@ -2,13 +2,7 @@
 
 import pytest
 
-from solver import (
-    Device,
-    Interconnect,
-    Operator,
-    PartitionProblem,
-    Weight,
-)
+from solver import Device, Interconnect, Operator, PartitionProblem, Weight
 from solver.bounds.averages import least_average_ns
 from solver.bounds.regional.path_markers import PathBound
 from solver.bounds.regional.positions import PositionBound

@@ -2,15 +2,7 @@
 
 import random
 
-from solver import (
-    Backward,
-    Device,
-    Operator,
-    PartitionProblem,
-    SolveLimits,
-    evaluate,
-    solve,
-)
+from solver import Backward, Device, Operator, PartitionProblem, SolveLimits, evaluate, solve
 from solver.bounds.parts.subproblem import has_parts, part_of
 from solver.model.plan import PartitionPlan
 from tests.support.oracle import brute_force

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-    Operator,
-    PartitionPlan,
-    PartitionProblem,
-    evaluate,
-)
+from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.bounds.averages import least_average_ns
 from solver.bounds.regional.path_markers import PathBound
 from solver.bounds.regional.positions import PositionBound

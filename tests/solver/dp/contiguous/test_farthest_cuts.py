@@ -6,11 +6,7 @@ from collections import Counter
 
 import pytest
 
-from solver import (
-    Device,
-    Interconnect,
-    Link,
-)
+from solver import Device, Interconnect, Link
 from solver.dp.contiguous import linked_kinds as kinds_module
 from solver.dp.contiguous import solver as chain
 from solver.dp.contiguous.cut_places import CutPlaces
