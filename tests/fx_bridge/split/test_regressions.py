@@ -126,19 +126,6 @@ def test_weights_are_read_by_graphs_whose_inputs_have_defaults(kwargs):
     check_random_plans(model, (X,), kwargs, captured=captured, plans=4)
 
 
-def in_other_precision(self, x):
-    y = x * 2
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = self.mix(y.tanh())
-    return x, y.float() + 1
-
-
-def test_the_body_of_a_region_has_a_place_in_the_name_map():
-    """Bodies are read by get_attr under names of the scratch graph: KeyError."""
-    model, args = Returns(in_other_precision), (X,)
-    check_random_plans(model, args, plans=4)
-
-
 def test_zeros_keep_their_sign():
     model = module_with(lambda self, x: -(x * 0).relu())
     assert check_equivalence(model, in_halves(capture(model, (X,)), 2), (X,)).equal
