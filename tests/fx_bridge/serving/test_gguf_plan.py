@@ -143,10 +143,11 @@ def test_plans_are_the_best_of_all(tmp_path, count, has_host):
     assert seen == {True, False}
 
 
-def test_searches_that_end_early_bound_all_orders(tmp_path, monkeypatch):
+@counts(40, 300, quick=20)
+def test_searches_that_end_early_bound_all_orders(tmp_path, monkeypatch, count):
     monkeypatch.setattr(labels, "_WIDTHS", (1,))
     statuses = []
-    for seed in range(40):
+    for seed in range(count):
         draw = random.Random(seed)
         jobs = small_jobs(write_small(tmp_path / "m.gguf", draw, 8), draw, has_host=seed % 4 > 0)
         solved = plan_gguf(jobs, ("token", "throughput")[seed % 2], LIMITS).solved
