@@ -144,19 +144,13 @@ def test_shares_are_read_as_llama_cpp_does():
         ("megatron", "Et*3|(tt|)*2,t|L", [3, 2, 2, 1, 0]),
         ("megatron", "E,tt|t*2|(t|t)*2,L", [2, 2, 1, 2, 1]),
         ("mindformers", "0,1,0", [2, 3, 2]),
-        ("mindformers", "[[-1, 1], [0, 3]]", [0, 2, 1, 4]),
         ("tensorrt-llm", "3,5", [3, 5]),
         ("vllm", "--pipeline-parallel-size=2 VLLM_PP_LAYER_PARTITION=3,5", [3, 5]),
     ],
 )
 def test_words_of_people(engine, text, counts):
-    devices = [f"cuda:{at}" for at in range(2 if "[[" in text else 5)]
-    names = names_of(sum(counts))
-    if 0 in counts and engine == "mindformers":
-        with pytest.raises(PartitionError, match=r"stage 0 of MindFormers's .* has no layer"):
-            ENGINES[engine].read(text, names, devices)
-        return
-    assert [s.count for s in ENGINES[engine].read(text, names, devices)] == counts
+    devices = [f"cuda:{at}" for at in range(5)]
+    assert [s.count for s in ENGINES[engine].read(text, names_of(sum(counts)), devices)] == counts
 
 
 STAGES = '[["embedding", "decoder", "decoder"], ["decoder", "decoder", "loss"]]'
@@ -211,6 +205,7 @@ def test_words_that_people_paste(engine, text):
         ("megatron", '[["embedding","encoder"]]', "layout has 'encoder'; write embedding, decod"),
         ("megatron", '["embedding","loss"]', "is no list of stages; write such as [["),
         ("mindformers", "[[0,0],[0]]", "with lists of several lengths"),
+        ("mindformers", "[[-1,1,1],[0,0,1]]", "MindFormers's [0, 2, 2, 1, 1, 2] has no layer"),
         ("megatron", '{"pipeline_model_parallel_layout": {"a": 1}}', "is no list of stages; write"),
         ("megatron-bridge", '{"pipeline_model_parallel_layout": 7}', "is no list of stages; write"),
         ("mindformers-pynative", '["0-3", "5-7"]', "has '5-7' where layer 4 begins; write all lay"),
