@@ -168,8 +168,8 @@ def test_what_one_split_writes_is_one_tensor_for_all(does):
     model = module_with(
         forward, linear=nn.Linear(4, 4), cache=nn.Buffer(cache), part=nn.Buffer(cache[:2])
     )
+    graphs = [capture(model, (torch.ones(2, 4), name)) for name in ("write", does)]
     for devices in (("cpu:0", "cpu:0"), ("cpu", "cpu"), ("cpu:0", "cpu:1"), ("cpu", "cpu:1")):
-        graphs = [capture(model, (torch.ones(2, 4), name)) for name in ("write", does)]
         splits = [in_one(*each) for each in zip(graphs, devices, strict=True)]
         for turned in (False, True):
             apart = devices[0] != devices[1] and does != "return"
