@@ -60,9 +60,12 @@ CAPTURES = {
 }
 
 
-@pytest.mark.parametrize("way", CAPTURES)
-def test_modules_have_their_operators_however_they_were_captured(way):
-    captured = CAPTURES[way](Model())
+@pytest.fixture(scope="module", params=CAPTURES)
+def captured(request):
+    return CAPTURES[request.param](Model())
+
+
+def test_modules_have_their_operators_however_they_were_captured(captured):
     kinds = {n.name: str(n.target).lower() + n.name for n in captured.operators}
     operators = captured.modules.operators
     first, second = operators["layers.0"], operators["layers.1"]
@@ -159,9 +162,7 @@ def test_unknown_modules_are_refused_with_the_closest_names(path, message):
         raise unknown_module(path, capture(Model(), ROW).modules.operators)
 
 
-@pytest.mark.parametrize("way", CAPTURES)
-def test_calls_of_one_module_are_told_apart(way):
-    captured = CAPTURES[way](Model())
+def test_calls_of_one_module_are_told_apart(captured):
     calls = [call for own in captured.modules.calls.values() for call in own]
     numbers = [call.number for call in calls if call.path == "layers.0"]
     assert sorted(set(numbers)) == [0, 1]
