@@ -3,8 +3,8 @@ import functools
 import json
 import os
 import random
-import subprocess
-import sys
+import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint import stages as stage_files
 from fx_bridge.checkpoint.manifest import check_manifest, check_plan, load_manifest
 from fx_bridge.checkpoint.stages import load_inputs, load_stage_weights, save_stages
 from fx_bridge.checkpoint.tensors import restored, slots_of, stored
@@ -19,7 +20,6 @@ from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionError, PartitionPlan
 from tests.support.modules import module_with
-from tests.support.paths import ROOT
 from tests.support.problem_counts import some
 from tests.support.random_plans import random_plan
 from tests.support.refusals import REMOVE, changed, refused
@@ -182,83 +182,69 @@ def test_random_tensors_come_back_with_their_overlaps(seed):
             assert torch.equal(found[other], its), (name, other)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import torch
-from fx_bridge import capture, split_by_plan
-from fx_bridge.checkpoint import stages as stage_files
-from solver import PartitionError, PartitionPlan
-
 def saved(value, folder):
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
-    torch.nn.init.constant_(model[0].weight, value)
-    torch.nn.init.constant_(model[2].weight, value)
+    """The split of a model whose weights all are a value, and a function that saves it."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    for layer in (model[0], model[2]):
+        nn.init.constant_(layer.weight, value)
     captured = capture(model, (torch.full((1, 4), value),))
     plan = PartitionPlan({"linear": "a", "relu": "a", "linear_1": "b"}, ("a", "b"))
     split = split_by_plan(captured, plan)
-    return split, lambda: stage_files.save_stages(split, captured, folder)
+    return split, lambda: save_stages(split, captured, folder)
 
-folder = Path(sys.argv[1])
-old, save_old = saved(1.0, folder)
-new, save_new = saved(2.0, folder)
 
-def dying(function, left):
-    def call(*args, **kwargs):
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-    return call
-
-outcomes = []
-for moment in range(1, 60, int(sys.argv[2])):
-    save_old()
+def killed_at(moment, save):
+    """Save in a process that is killed before one of its steps; return if it came to the end."""
     child = os.fork()
     if child == 0:
-        left = [moment]
-        stage_files.save_file = dying(stage_files.save_file, left)
-        stage_files.write_text_atomically = dying(stage_files.write_text_atomically, left)
-        for name in ("unlink", "replace", "rename"):
-            setattr(Path, name, dying(getattr(Path, name), left))
-        os.fsync = dying(os.fsync, left)
-        os.replace = dying(os.replace, left)
-        save_new()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    try:
-        values = set()
-        for position, name in enumerate(old.meta["stages"]):
-            stage_files.load_stage_weights(old.get_submodule(name), folder, position)
-            values.update(p.flatten()[0].item() for n, p in old.get_submodule(name)
-                          .named_parameters() if n.endswith("weight"))
-        values.add(stage_files.load_inputs(folder)[0][0][0, 0].item())
-        assert len(values) == 1, values
-        outcomes.append("old" if values == {1.0} else "new")
-    except PartitionError as error:
-        assert "interrupted" in str(error), error
-        outcomes.append("none")
-    if os.WIFEXITED(status):
-        break
-print(" ".join(outcomes))
-assert not [p for p in folder.iterdir() if p.name.startswith(".")]
-"""
+        left = iter(range(moment))
+
+        def dying(function):
+            def call(*args, **kwargs):
+                if next(left) == moment - 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*args, **kwargs)
+
+            return call
+
+        try:
+            torch.set_num_threads(1)
+            owners = (stage_files, "save_file write_text_atomically"), (os, "fsync replace")
+            for owner, names in (*owners, (Path, "unlink replace rename")):
+                for name in names.split():
+                    setattr(owner, name, dying(getattr(owner, name)))
+            save()
+        finally:
+            os._exit(0)
+    return os.WIFEXITED(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_killed_run_never_looks_complete(tmp_path, step):
-    finished = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "stages"), str(step)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert finished.returncode == 0, finished.stderr
-    outcomes = finished.stdout.split()
+    (old, save_old), (_, save_new) = (saved(value, tmp_path) for value in (1.0, 2.0))
+    outcomes = []
+    for moment in range(1, 60, step):
+        save_old()
+        is_complete = killed_at(moment, save_new)
+        try:
+            values = set()
+            for position, name in enumerate(old.meta["stages"]):
+                stage = old.get_submodule(name)
+                load_stage_weights(stage, tmp_path, position)
+                weights = [p for path, p in stage.named_parameters() if path.endswith("weight")]
+                values.update(weight.flatten()[0].item() for weight in weights)
+            values.add(load_inputs(tmp_path)[0][0][0, 0].item())
+            assert len(values) == 1, values
+            outcomes.append("old" if values == {1.0} else "new")
+        except PartitionError as error:
+            assert "interrupted" in str(error), error
+            outcomes.append("none")
+        if is_complete:
+            break
     # What was there, then nothing, then what is new: never a mixture.
-    assert sorted(set(outcomes), key=["old", "none", "new"].index) == ["old", "none", "new"]
+    assert list(dict.fromkeys(outcomes)) == ["old", "none", "new"]
     assert outcomes == sorted(outcomes, key=["old", "none", "new"].index)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_a_missing_or_altered_file_is_named(chain):
