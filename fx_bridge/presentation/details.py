@@ -33,14 +33,12 @@ class PipelineDetails:
     stage_of_position: tuple[int | None, ...]
     """Number of the stage at each position of the chain; None for a position that only relays
     values, and if `sequential`."""
-    schedule: str  # order of forward and backward passes, as in torch: "gpipe" or "1f1b"
-    microbatches: int
+    step: PipelineStep
     shown_microbatches: int
     """Microbatches in `spans`: enough to see the pipeline fill, work and empty, fewer for hundreds
     of stages, and 0 if there are too many passes to show."""
     assumed: bool
     """The problem asks for no pipeline: schedule and microbatches are chosen to show one."""
-    backward: bool
     step_ns: int  # duration of the step of all microbatches,
     shown_ns: int  # and of the shown ones
     idle_shares: tuple[float, ...]  # bubble of each rank, a share of `step_ns`
@@ -121,11 +119,9 @@ def pipeline_details(evaluation: Evaluation, plan: PartitionPlan) -> PipelineDet
         devices=plan.device_order,
         sequential=sequential,
         stage_of_position=tuple(map(stages.get, range(len(step.times.forward_ns)))),
-        schedule=step.schedule,
-        microbatches=step.microbatches,
+        step=step,
         shown_microbatches=shown.microbatches,
         assumed=assumed,
-        backward=step.backward,
         step_ns=step_ns,
         shown_ns=max((span.end_ns for span in found), default=0),
         idle_shares=tuple((step_ns - busy_ns) / max(step_ns, 1) for busy_ns in step.busy_ns),

@@ -101,18 +101,16 @@ def _box(span: Span, pipeline: PipelineDetails, until_ns: int) -> str:
 
 
 def _caption(pipeline: PipelineDetails, until_ns: int) -> str:
-    count = counted(pipeline.shown_microbatches, "microbatch", "microbatches")
+    step, count = pipeline.step, counted(pipeline.shown_microbatches, "microbatch", "microbatches")
     if pipeline.assumed:
-        text = (
-            f"No pipeline is asked for; as one, {count} would pass like this ({pipeline.schedule})."
-        )
+        text = f"No pipeline is asked for; as one, {count} would pass like this ({step.schedule})."
     else:
-        if pipeline.shown_microbatches < pipeline.microbatches:
-            count += f", the first of {pipeline.microbatches:,}"
-        text = f"{count} ({pipeline.schedule}); a step takes {format_ns(pipeline.step_ns)}."
+        if pipeline.shown_microbatches < step.microbatches:
+            count += f", the first of {step.microbatches:,}"
+        text = f"{count} ({step.schedule}); a step takes {format_ns(pipeline.step_ns)}."
     if until_ns < pipeline.shown_ns:
         text += f" Shown are the first {format_ns(until_ns)}."
     if pipeline.sequential:
         text += " Something goes back to an earlier stage, so that all devices work in turn."
-    hatched = " Hatched: backward." if pipeline.backward else ""
+    hatched = " Hatched: backward." if step.backward else ""
     return f"{text}{hatched} Thin lines: sends, and receives below them."

@@ -34,8 +34,8 @@ def shown(problem, plan):
 def test_a_plan_without_a_pipeline_is_shown_as_one():
     problem = chain()
     pipeline = shown(problem, halves(problem))
-    assert pipeline.assumed and pipeline.schedule == "gpipe" and not pipeline.backward
-    assert pipeline.microbatches == pipeline.shown_microbatches == 4
+    assert pipeline.assumed and pipeline.step.schedule == "gpipe" and not pipeline.step.backward
+    assert pipeline.step.microbatches == pipeline.shown_microbatches == 4
     # The first microbatch, then one every 23 ns.
     assert pipeline.step_ns == pipeline.shown_ns == 23 + 4 * 23
     assert pipeline.idle_shares == (0.2, 0.2)
@@ -54,7 +54,7 @@ def test_a_pipeline_that_was_asked_for_is_shown_as_it_is(settings):
     plan = halves(problem)
     pipeline = shown(problem, plan)
     assert not pipeline.assumed
-    assert (pipeline.schedule, pipeline.microbatches) == ("1f1b", problem.microbatches)
+    assert (pipeline.step.schedule, pipeline.step.microbatches) == ("1f1b", problem.microbatches)
     assert pipeline.step_ns == evaluate(problem, plan).step_ns
 
 
