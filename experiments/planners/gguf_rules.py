@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.planners.served import ServedPlan
+from fx_bridge.files.gguf_buffers import CONTEXT_STEP
 from fx_bridge.interop.llama_cpp import stages_by_shares
 from fx_bridge.interop.llama_cpp_experts import Moved
-from fx_bridge.serving.gguf_job import CONTEXT_STEP, GgufJobs
+from fx_bridge.serving.gguf_job import GgufJobs
 from fx_bridge.serving.gguf_plan import GgufPlan, jobs_on
 from solver import PartitionPlan
 from solver.offload.evaluate import evaluate_offload

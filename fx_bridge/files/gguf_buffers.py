@@ -16,8 +16,8 @@ from fx_bridge.files.gguf_layers import GgufModel, HalfLayer
 
 _FLOAT_BYTES: Final = 4
 _HALF_BYTES: Final = 2
-_STEP: Final = 256
-"""The length of a cache is a multiple of this."""
+CONTEXT_STEP: Final = 256
+"""Contexts are multiples of this in llama.cpp, which rounds others up."""
 _COPIES: Final = 4
 """Batches in a pipeline, each with inputs of its own (``GGML_SCHED_MAX_COPIES``)."""
 _INDEX_BYTES: Final = 256
@@ -81,7 +81,7 @@ def compute_buffer_bytes(
 
 def padded_positions(count: int) -> int:
     """Return the length of a cache for `count` positions."""
-    return -(-count // _STEP) * _STEP
+    return -(-count // CONTEXT_STEP) * CONTEXT_STEP
 
 
 def cached_positions(context: int, window: int | None, ubatch: int) -> int:

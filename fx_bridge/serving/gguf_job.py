@@ -18,13 +18,18 @@ from fx_bridge.choices import ExpertsRead
 from fx_bridge.costs.device_presets import DEVICE_SPECS
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.costs.expert_reads import read_bytes
-from fx_bridge.files.gguf_buffers import cached_positions, compute_buffer_bytes, padded_positions
+from fx_bridge.files.gguf_buffers import (
+    CONTEXT_STEP,
+    cached_positions,
+    compute_buffer_bytes,
+    padded_positions,
+)
 from fx_bridge.files.gguf_layers import CacheRule, GgufModel, HalfLayer
 from fx_bridge.interop.ik_llama_cpp import PROGRAM as IK_LLAMA_CPP
 from fx_bridge.interop.llama_cpp_experts import OP_OFFLOAD_TOKENS
 from fx_bridge.options import Costs
 from fx_bridge.serving.gguf_units import units_of
-from fx_bridge.serving.request import Request
+from fx_bridge.serving.request import Request, phase_of
 from solver import Device, Interconnect
 from solver.model.devices import DEFAULT_DEVICE_CLASS, STAGING_HOST
 from solver.model.job import Host, Job
@@ -32,8 +37,6 @@ from solver.model.operators import Operator
 from solver.model.problem import PartitionProblem
 from solver.model.problem_fields import Weight
 
-CONTEXT_STEP: Final = 256
-"""Contexts are multiples of this in llama.cpp, which rounds others up."""
 UBATCH: Final = 512
 """Tokens that llama.cpp computes together (``-ub``) unless told otherwise."""
 HOST_CLASS: Final = "cpu"
@@ -145,9 +148,9 @@ class GgufJobs:
     def at(self, context: int) -> Job:
         """Return the job with a context."""
         return Job(
-            {_phase(tokens): self._problem(tokens, context) for tokens in (*self.calls, 1)},
-            _phase(1),
-            {_phase(tokens): runs for tokens, runs in self.calls.items()},
+            {phase_of(tokens): self._problem(tokens, context) for tokens in (*self.calls, 1)},
+            phase_of(1),
+            {phase_of(tokens): runs for tokens, runs in self.calls.items()},
             self.request.generate,
             self.request.batch,
             context,
@@ -366,10 +369,6 @@ class GgufJobs:
 
 def _cache(unit: HalfLayer) -> str:
     return f"{unit.name}.cache"
-
-
-def _phase(tokens: int) -> str:
-    return f"{tokens} tokens" if tokens > 1 else "1 token"
 
 
 def _without(device: Device, size_bytes: int) -> Device:

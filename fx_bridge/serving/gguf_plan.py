@@ -11,13 +11,14 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from fx_bridge.choices import ExpertsRead
+from fx_bridge.files.gguf_buffers import CONTEXT_STEP
 from fx_bridge.files.gguf_layers import HalfLayer
 from fx_bridge.files.stored_types import DEFAULT_CACHE_TYPE
 from fx_bridge.interop.llama_cpp import OVERRIDE
 from fx_bridge.interop.llama_cpp_experts import one_batch
 from fx_bridge.interop.llama_cpp_tensors import layer_weights
 from fx_bridge.interop.stage_layers import LayerNames
-from fx_bridge.serving.gguf_job import CONTEXT_STEP, UBATCH, GgufJobs
+from fx_bridge.serving.gguf_job import UBATCH, GgufJobs
 from fx_bridge.serving.host_words import HostWordsModel
 from fx_bridge.serving.request import Request
 from solver import Device, PartitionPlan, SolveLimits, SolveStatus

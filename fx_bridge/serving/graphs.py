@@ -18,7 +18,7 @@ from fx_bridge.options import DEFAULT_COSTS, DEFAULT_PLACEMENT, Costs, Placement
 from fx_bridge.placement.slots import padding_bytes
 from fx_bridge.serving.halves import half_layers, joined
 from fx_bridge.serving.phases import capture_phases, check_prompt
-from fx_bridge.serving.request import Request
+from fx_bridge.serving.request import Request, phase_of
 from fx_bridge.serving.step import CACHES, ServeStep, serve_step
 from fx_bridge.split.pins import places_of_pins, with_hand_made
 from solver import ColocationGroup, Device, PartitionError, PartitionProblem, problem_from_digraph
@@ -105,8 +105,8 @@ class ServingGraphs:
         keys = {key for problem in own.values() for key in problem.weights}
         return Job(
             own,
-            _phase(1),
-            {_phase(count): runs for count, runs in request.calls.items()},
+            phase_of(1),
+            {phase_of(count): runs for count, runs in request.calls.items()},
             request.generate,
             request.batch,
             request.context,
@@ -136,7 +136,7 @@ class ServingGraphs:
         return step, {count: own.with_weight_bytes(stored) for count, own in graphs.items()}
 
     def _phases_of(self, graphs: Mapping[int, CapturedGraph]) -> dict[str, PartitionProblem]:
-        return {_phase(count): self._problem(graph) for count, graph in graphs.items()}
+        return {phase_of(count): self._problem(graph) for count, graph in graphs.items()}
 
     def _problem(self, captured: CapturedGraph) -> PartitionProblem:
         costs, placement = self._costs, self._placement
@@ -164,10 +164,6 @@ def _ends(captured: CapturedGraph) -> list[ColocationGroup]:
         return []
     ends = {"before the layers": names[: inside[0]], "after the layers": names[inside[-1] + 1 :]}
     return [ColocationGroup(tuple(own), side) for side, own in ends.items() if own]
-
-
-def _phase(count: int) -> str:
-    return f"{count} tokens" if count > 1 else "1 token"
 
 
 def cache_growth(

@@ -70,3 +70,8 @@ class Request:
         if rest := self.prompt % whole:
             found[rest] = 1
         return found
+
+
+def phase_of(tokens: int) -> str:
+    """Return the name of the phase of calls with some tokens."""
+    return f"{tokens} tokens" if tokens > 1 else "1 token"
