@@ -233,7 +233,6 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
     """
     tensors: dict[int, tuple[torch.Tensor, torch.Tensor | None, bool]] = {}
     values: dict[int, torch.Tensor] = {}
-    slots: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for part in module.modules():
         attributes = {k: v for k, v in part.__dict__.items() if isinstance(v, torch.Tensor)}
         for table in (part._parameters, part._buffers, attributes):
@@ -242,17 +241,12 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
                     gradient = tensor.grad if tensor.is_leaf else None
                     tensors[id(tensor)] = tensor, gradient, tensor.requires_grad
                     values[id(tensor)] = cloned(tensor)
-        slots.append((part._parameters, dict(part._parameters)))
-        slots.append((part._buffers, dict(part._buffers)))
-        slots.append((part.__dict__, attributes))
     devices = range(torch.cuda.device_count())
     remembered = PythonState(module).during(watch=False)
     with remembered, torch.random.fork_rng(devices=devices):
         try:
             yield values
         finally:
-            for table, entries in slots:
-                table.update(entries)
             with torch.no_grad():
                 for key, (tensor, gradient, was_differentiable) in tensors.items():
                     if tensor.requires_grad and not was_differentiable and not tensor._is_view():
