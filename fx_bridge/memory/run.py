@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from fx_bridge.equivalence.calls import first_line
 from fx_bridge.memory.ledger import Ledger
 from fx_bridge.memory.optimizer import OptimizerStep
 from fx_bridge.storages.mutations import memory_of
-from fx_bridge.storages.replay import Replay
+from fx_bridge.storages.replay import Replay, last_reads
 from fx_bridge.storages.tensor_subclasses import tensor_leaves
 from fx_bridge.storages.weights import weight_storages
 from solver import PartitionError
@@ -59,7 +59,12 @@ class MemoryRun(Replay):
         self.boundary = 0  # the change at which the backward pass began
         self.outputs: Any = None  # the results of the graph, after the forward pass
         self._training = training
-        self._last_reads = _last_reads(self.graph, dead_values_stay=runner == "interpreter")
+        # An fx.Interpreter keeps a value without readers to the end; generated code drops it.
+        dropped_unread = COMPUTE_OPS if runner == "code" else ()
+        self._last_reads = {
+            node: [value for value in values if value is not node or node.op in dropped_unread]
+            for node, values in last_reads(self.graph.nodes).items()
+        }
         self._inputs: dict[fx.Node, Any] = {}
         self._parameters: dict[str, torch.Tensor] = {}
         self._input_leaves: dict[str, torch.Tensor] = {}
@@ -189,22 +194,6 @@ class MemoryRun(Replay):
             step.run(lambda _: None)  # optimisers allocate their state in the first step
         self.ledger.backdate(step.states(), "optimizer")
         step.run(lambda name: self.ledger.begin("optimizer", name))
-
-
-def _last_reads(graph: fx.Graph, *, dead_values_stay: bool) -> Mapping[fx.Node, list[fx.Node]]:
-    """Return the values dropped after each node.
-
-    An ``fx.Interpreter`` keeps a value without readers to the end; generated code drops it.
-    """
-    last: dict[fx.Node, list[fx.Node]] = {}
-    seen: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        dropped = [read for read in node.all_input_nodes if read not in seen]
-        seen.update(dropped)
-        if not dead_values_stay and not node.users and node.op in COMPUTE_OPS:
-            dropped.append(node)
-        last[node] = dropped
-    return last
 
 
 def _checked_loss(loss: object) -> torch.Tensor:

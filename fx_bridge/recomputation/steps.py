@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.fx.node import map_arg
 
 from fx_bridge.recomputation.decisions import Decisions
+from fx_bridge.storages.replay import last_reads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +60,12 @@ def segments_of(graph: fx.Graph, decisions: Decisions) -> tuple[Segment, ...]:
     called = {node for node in nodes if node.op != "get_attr"}
     regions = {n: decisions.regions[n.name] for n in called if n.name in decisions.regions}
     again = {node for node in called if node.name in decisions.again}
-    last = _last_reads([*nodes, graph.output_node()])
+    last = last_reads([*nodes, graph.output_node()])
     found: list[Segment] = []
     for _, group in groupby(nodes, regions.get):
         members = list(group)
         rerun = [node for node in members if node in again]
-        last_again = _last_reads(rerun)
+        last_again = last_reads(rerun)
         steps = tuple(
             Step(
                 node,
@@ -78,14 +79,3 @@ def segments_of(graph: fx.Graph, decisions: Decisions) -> tuple[Segment, ...]:
         )
         found.append(Segment(steps, tuple(step for step in steps if step.again)))
     return tuple(found)
-
-
-def _last_reads(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """Return the values dropped after each node; values without readers are dropped at once."""
-    last: dict[fx.Node, list[fx.Node]] = {}
-    seen: set[fx.Node] = set()
-    for node in reversed(nodes):
-        dropped = [read for read in (*node.all_input_nodes, node) if read not in seen]
-        seen.update(dropped)
-        last[node] = dropped
-    return last

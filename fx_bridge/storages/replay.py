@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -269,16 +269,22 @@ def without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
+def last_reads(nodes: Iterable[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """Return the values dropped after each node; values without readers are dropped at once."""
+    last: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed([*nodes]):
+        dropped = [read for read in (*node.all_input_nodes, node) if read not in seen]
+        seen.update(dropped)
+        last[node] = dropped
+    return last
+
+
 def hint(size: Any) -> Any:
     """Return the number that a symbolic size stands for.
 
     It is the size of the example inputs. A size that depends on data takes its upper bound, or
     without one its lower bound.
-
-    Examples
-    --------
-    >>> hint(3)
-    3
     """
     if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return size
