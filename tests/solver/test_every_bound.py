@@ -48,7 +48,7 @@ def started(shape, seed):
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-@counts(7, 20, quick=7)
+@counts(7, 20, quick=4)
 def test_no_plan_is_below_a_bound(count, name, shape):
     compared = told = 0
     for seed in SEEDS:
@@ -68,7 +68,7 @@ def test_no_plan_is_below_a_bound(count, name, shape):
 @pytest.mark.parametrize("name", BOUNDS)
 def test_more_time_never_gives_a_lower_bound(name):
     for shape in BOUNDS[name]:
-        for seed in SEEDS[:6]:
+        for seed in SEEDS[:4]:
             bounds = []
             for slice_s in (0.0, 0.001, 0.03, 0.3):
                 state = started(shape, seed)
@@ -124,7 +124,7 @@ def admits(state, plan, ceiling):
 
 
 @pytest.mark.parametrize(("name", "shape"), NARROWING)
-@counts(7, 20, quick=7)
+@counts(7, 20, quick=4)
 def test_windows_hold_an_optimal_plan(count, name, shape):
     compared = 0
     for seed in SEEDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Callable, Mapping
@@ -366,6 +367,7 @@ def restricted(problem: PartitionProblem, seed: int) -> PartitionProblem:
     return problem.replace(operators=operators, recompute=rng.choice(("auto", "layers", "layers")))
 
 
+@functools.lru_cache(maxsize=1_000)
 def recomputed_problem(
     seed: int, *, is_restricted: bool = False, drawn_plans: int = 12, **settings: Any
 ) -> PartitionProblem:

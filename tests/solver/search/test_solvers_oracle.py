@@ -29,7 +29,7 @@ KINDS = {
         "max_operators": 5,
     },
 }
-QUICK = {"relayed": 50, "relayed chunks": 50}
+QUICK = {"relayed": 20, "relayed chunks": 20}
 """Problems of a kind that the default run looks at, 8 of other kinds."""
 
 

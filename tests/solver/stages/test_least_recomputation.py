@@ -91,7 +91,7 @@ def test_a_value_that_two_regions_read_again_is_kept_once():
     assert kept == {100, 250, 300}
 
 
-@counts(400, 4000)
+@counts(400, 4000, quick=50)
 def test_nothing_that_fits_takes_less(count):
     seen = Counter()
     for seed, problem, members in random_stages(count):

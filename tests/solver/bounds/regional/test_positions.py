@@ -73,7 +73,7 @@ def chain_of_blocks(rng, *, charging="peer_to_peer", memory=False):
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_position_bound_is_true_of_blocks_and_sees_their_transfers(charging, memory):
     better = exact = compared = 0
-    for seed in range(100):
+    for seed in range(75):
         problem = chain_of_blocks(random.Random(seed), charging=charging, memory=memory)
         best = brute_force(to_instance(problem))
         if best is None:
@@ -85,7 +85,7 @@ def test_the_position_bound_is_true_of_blocks_and_sees_their_transfers(charging,
         compared += 1
         better += bound > average
         exact += bound == best[0][0]
-    assert compared >= 60
+    assert compared >= 45
     assert better >= compared // 5
     assert exact >= compared // 5
 

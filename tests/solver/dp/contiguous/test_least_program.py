@@ -71,7 +71,7 @@ def every_plan(program):
 @pytest.mark.parametrize("make", [random_problem, recomputed_problem])
 def test_no_cut_of_any_device_order_is_better(make, objective):
     found = 0
-    for seed in range(40):
+    for seed in range(25):
         problem = make(seed, max_operators=7)
         if any(op.is_backward for op in problem.operators):
             continue
@@ -87,4 +87,4 @@ def test_no_cut_of_any_device_order_is_better(make, objective):
             assert value_ns(program, stages) == pytest.approx(cost_ns(program, stages)), seed
             assert least_stages(program, least) is None, seed
             found += 1
-    assert found > 8
+    assert found > 5
