@@ -20,6 +20,7 @@ from fx_bridge.checkpoint.tensors import extent_of, in_place_of, overlapping, sl
 from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.tensor_subclasses import is_wrapper, pieces_of, with_parts
+from fx_bridge.storages.weights import is_flat
 
 HOST: Final = torch.device("cpu")
 _ALIGNMENT: Final = 16
@@ -136,7 +137,7 @@ def tensors_within(module: nn.Module) -> list[torch.Tensor]:
 
 def _view_of(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return a key that two wrappers of one buffer share; a parameter has its own."""
-    if is_wrapper(tensor) or tensor.requires_grad:
+    if is_wrapper(tensor) or tensor.requires_grad or not is_flat(tensor):
         return (id(tensor),)
     form = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
     return (memory_of(tensor), type(tensor), *form)

@@ -14,7 +14,7 @@ import fx_bridge
 from fx_bridge.batch.table import check_microbatchable
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.split.tags import plan_from_tags
-from solver import PartitionError
+from solver import PartitionError, PartitionPlan
 from tests.support.modules import module_with
 from tests.support.refusals import refused
 from tests.support.split_checks import check_random_plans, check_values
@@ -265,15 +265,19 @@ def plain(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
 
 
-MULTIPLIES_SPARSE = module_with(
-    lambda self, x: torch.sparse.mm(self.matrix, x), matrix=nn.Buffer(torch.eye(4).to_sparse())
+@pytest.mark.parametrize(
+    ("form", "size_bytes"), [("to_sparse", 80), ("to_sparse_csr", 88), ("to_sparse_csc", 88)]
 )
-
-
-def test_a_sparse_buffer_counts_its_indices_and_values():
-    captured = capture(MULTIPLIES_SPARSE, (torch.ones(4, 4),), check=True)
+def test_sparse_buffers_count_their_indices_and_values_and_go_with_their_stage(form, size_bytes):
+    matrix = nn.Buffer(getattr(torch.eye(4), form)())
+    model = module_with(lambda self, x: (self.matrix @ x.sin()).cos(), matrix=matrix)
+    captured = capture(model, (torch.ones(4, 4),), check=True)
     (weight,) = fx_bridge.to_digraph(captured).graph["weights"].values()
-    assert weight["size_bytes"] == 4 * (4 + 2 * 8)
+    assert weight["size_bytes"] == size_bytes
+    sine, *others = (node.name for node in captured.operators)
+    plan = PartitionPlan({sine: "a"} | dict.fromkeys(others, "b"), ("a", "b"))
+    placed = fx_bridge.place(fx_bridge.split_by_plan(captured, plan), {"a": "cpu", "b": "cpu"})
+    assert torch.equal(placed(torch.ones(4, 4)), model(torch.ones(4, 4)))
 
 
 def jagged():
