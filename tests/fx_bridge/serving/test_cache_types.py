@@ -2,7 +2,7 @@
 
 import pytest
 
-from fx_bridge.options import DEFAULT_PLACEMENT, Costs
+from fx_bridge.options import Costs
 from fx_bridge.serving import Request, ServingPlanner, plan_serving
 from fx_bridge.serving.graphs import ServingGraphs
 from solver import Device, PartitionError
@@ -14,9 +14,8 @@ SIZES = {"prompt": 9, "generate": 3, "batch": 2}
 
 def weights_of(model, context, cache_type):
     request = Request(context=context, cache_type=cache_type, **SIZES)
-    settings = {"whole_layers": False, "engine": None, "placement": DEFAULT_PLACEMENT}
     costs = Costs(memory_model="weights")
-    job = ServingGraphs(model, request, DEVICES, costs=costs, **settings).job()
+    job = ServingGraphs(model, request, devices=DEVICES, costs=costs).job()
     weights = next(iter(job.phases.values())).weights
     return job, {key: weight.size_bytes for key, weight in weights.items() if "caches" in key}
 
