@@ -5,12 +5,7 @@ scaling algorithms for the weight-constrained shortest path problem", Networks 4
 a place where a group ends, with the bytes on its device and on the host, and the cost so far. Of
 two at a place the one with fewer bytes and less cost is enough.
 
-The bound is Lagrangian. With a price for each byte of a device and of the host, the cheapest path
-without limits costs no more, less the price of all memory, than any path within the limits; the
-paths that begin at a label are bounded likewise. Prices follow subgradients (B. T. Polyak,
-"Minimization of unsmooth functionals", 1969). All is in integers, costs and prices multiplied by
-the same power of two, so that bounds are exact for any prices.
-
+A label is bounded by its cost and that of the cheapest rest of the chain, without limits of memory.
 A pass keeps a number of labels of each group, those with the least bounds; if others were left
 out, their least bound holds for the answer, and a pass with more labels follows.
 """
@@ -29,14 +24,8 @@ NEVER: Final = 2**61
 """Cost of a choice that is none."""
 _MOST: Final = 2**52
 """Bytes that are as good as any number."""
-_BITS: Final = 60
-"""Of the largest sum of costs and prices."""
 _WIDTHS: Final = (50, 1_000, 10_000, 100_000)
 """Labels of a group that passes keep."""
-_MOST_STEPS: Final = 60
-"""Of the search for prices."""
-_LEAST_RISE: Final = 1e-5
-"""Of the bound, below which prices stay."""
 _WORK_PER_S: Final = 1e7
 """Labels by choices, on a clock of work."""
 
@@ -93,7 +82,6 @@ def least_path(chain: Chain, clock: Clock, below: int | None = None, enough: int
     costs `enough` ends the search.
     """
     search = _Search(chain, below)
-    search.raise_prices(clock)
     for width in _WIDTHS:
         if search.is_closed or clock.is_over or search.answer.is_at_most(enough):
             break
@@ -102,7 +90,7 @@ def least_path(chain: Chain, clock: Clock, below: int | None = None, enough: int
 
 
 class _Search:
-    """Prices, bounds, and the best path so far."""
+    """The best path so far, and a bound."""
 
     def __init__(self, chain: Chain, below: int | None) -> None:
         self._chain = chain
@@ -114,9 +102,6 @@ class _Search:
         self.best: int | None = None
         self._choices: list[int] | None = None
         self._memory = np.array([_MOST if m is None else min(m, _MOST) for m in chain.memory_bytes])
-        self._is_limited = self._memory < _MOST
-        total = int((chain.own + chain.left + chain.host).max(axis=1).sum())
-        total = max(total, int(self._memory[self._is_limited].sum()), 1)
         # Of a device and the later ones together, and bytes of groups from each on.
         self._room = self._memory[-2::-1].cumsum()[::-1]
         on_device = np.where(
@@ -124,9 +109,8 @@ class _Search:
         )
         self._least_rest = _sums_from(on_device.min(axis=1))
         self._most_host = _sums_from(chain.host.max(axis=1))
-        self._shift = max(_BITS - max(most, 1).bit_length() - 1, 0)
-        self._most_price = 2**_BITS // total
-        self._bound = self._use_prices(np.zeros(len(self._memory), np.int64))
+        self._rest = self._cheapest_rest()
+        self._bound = int(self._rest[0, 0])
 
     @property
     def _ceiling(self) -> int:
@@ -136,86 +120,25 @@ class _Search:
     @property
     def is_closed(self) -> bool:
         """True if no path is cheaper than the ceiling."""
-        return self._bound > (self._ceiling - 1) << self._shift
+        return self._bound >= self._ceiling
 
     @property
     def answer(self) -> Path:
         """The best path, and the bound so far."""
         if self.is_closed:
             return Path(self._below if self.best is None else self.best, self.best, self._choices)
-        return Path(max(-(-self._bound >> self._shift), 0), self.best, self._choices)
+        return Path(max(self._bound, 0), self.best, self._choices)
 
-    # -- prices --------------------------------------------------------------------------------
-
-    def raise_prices(self, clock: Clock) -> None:
-        """Raise the bound by prices, in steps that are halved where they do not help."""
-        unit_bytes = np.maximum(self._memory, 1)
-        best = prices = self._prices
-        value, idle = self._bound, 0
-        aim = 0 if self._below is None else self._least << self._shift
-        rise = max(abs(value), aim) / 10 + (1 << self._shift)
-        for _ in range(_MOST_STEPS):
-            if self.is_closed or clock.is_over:
-                break
-            # Memory is the unit, so that devices of any size count alike, those of no byte too.
-            excess = (self._used() - self._memory) / unit_bytes * self._is_limited
-            excess[(excess < 0) & (prices == 0)] = 0
-            if not excess.any():
-                break
-            step = (self._bound + rise - value) / float(excess @ excess)
-            moved = prices + step * excess / unit_bytes
-            prices = np.clip(moved, 0, self._most_price).astype(np.int64)
-            value = self._use_prices(prices)
-            idle = 0 if value > self._bound + rise / 4 else idle + 1
-            if value > self._bound:
-                best, self._bound = prices, value
-            if idle == 3:
-                rise, idle, prices = rise / 2, 0, best
-                value = self._use_prices(prices)
-                if rise < _LEAST_RISE * abs(self._bound):
-                    break
-        self._use_prices(best)
-
-    def _use_prices(self, prices: Ints) -> int:
-        """Set least costs of the rest of the chain with prices, and return their bound."""
-        chain, groups = self._chain, range(len(self._chain.cost))
-        priced = prices[chain.device] * chain.own + prices[chain.end] * chain.left
-        reduced = (np.minimum(chain.cost, NEVER >> self._shift) << self._shift) + priced
-        reduced += prices[-1] * chain.host
-        reduced[chain.cost >= NEVER] = NEVER
-        ways = np.minimum(chain.way, NEVER >> self._shift) << self._shift
-        values = np.zeros((len(groups) + 1, len(chain.device_of)), np.int64)
-        chosen = np.zeros(values.shape, np.intp)
-        rows = np.arange(len(chain.device_of))
-        for at in reversed(groups):
-            sums = reduced[at] + values[at + 1][chain.place]
+    def _cheapest_rest(self) -> Ints:
+        """Return the least cost from each group on, by the place where the group before ends."""
+        chain = self._chain
+        rest = np.zeros((len(chain.cost) + 1, len(chain.device_of)), np.int64)
+        for at in reversed(range(len(chain.cost))):
+            costs = chain.cost[at] + rest[at + 1][chain.place]
             if at:
-                sums = sums + ways
-                chosen[at] = sums.argmin(axis=1)
-                values[at] = np.minimum(sums[rows, chosen[at]], NEVER)
-            else:
-                chosen[0] = sums.argmin()
-                values[0] = min(int(sums.min()), NEVER)
-        self._prices, self._values, self._chosen = prices, values, chosen
-        # Memory behind a place is that of its device and of the later ones, and of the host.
-        paid = np.where(self._is_limited, prices * self._memory, 0)
-        behind = [int(paid[max(device, 0) :].sum()) for device in chain.device_of]
-        self._paid = np.array(behind, np.int64)
-        return int(values[0, 0]) - behind[0]
-
-    def _used(self) -> Ints:
-        """Return the bytes of the cheapest path at the prices, by device."""
-        chain, used = self._chain, np.zeros(len(self._memory), np.int64)
-        place = 0
-        for at in range(len(chain.cost)):
-            choice = self._chosen[at, place]
-            used[chain.device[choice]] += chain.own[at, choice]
-            used[chain.end[choice]] += chain.left[at, choice]
-            used[-1] += chain.host[at, choice]
-            place = chain.place[choice]
-        return used
-
-    # -- labels --------------------------------------------------------------------------------
+                costs = costs + chain.way
+            rest[at] = np.minimum(costs.min(axis=-1), NEVER)
+        return rest
 
     def run(self, width: int, clock: Clock) -> None:
         """Pass along the chain with some labels of each group, and keep what it finds."""
@@ -227,9 +150,8 @@ class _Search:
                 return
             clock.charge(len(labels.cost) * chain.cost.shape[1] / _WORK_PER_S)
             labels = self._grown(labels, at)
-            bounds = self._bounds_of(labels, at + 1)
-            is_open = bounds <= (self._ceiling - 1) << self._shift
-            kept = np.flatnonzero(is_open & (labels.cost < self._ceiling))
+            bounds = labels.cost + self._rest[at + 1, labels.place]
+            kept = np.flatnonzero(bounds < self._ceiling)
             kept = kept[labels.at(kept).undominated()]
             if len(kept) > width:
                 kept = kept[np.argpartition(bounds[kept], width)]
@@ -243,7 +165,7 @@ class _Search:
             for row in reversed(trail):
                 self._choices.insert(0, int(row.choice[last]))
                 last = row.parent[last]
-        self._bound = max(self._bound, min(left_out, self._ceiling << self._shift))
+        self._bound = max(self._bound, min(left_out, self._ceiling))
 
     def _grown(self, labels: _Labels, at: int) -> _Labels:
         """Return the labels of the next group that are within limits."""
@@ -263,14 +185,6 @@ class _Search:
         # Where the host has room for all that may come, its bytes make no difference.
         host = np.where(host + self._most_host[at + 1] <= self._memory[-1], 0, host)
         return _Labels(chain.place[choice], held[fits], host[fits], cost[fits], parent, choice)
-
-    def _bounds_of(self, labels: _Labels, at: int) -> Ints:
-        """Return bounds of the paths that go through labels before a group."""
-        device = self._chain.device_of[labels.place]
-        priced = self._prices[device] * labels.held + self._prices[-1] * labels.host
-        behind = self._values[at, labels.place] - self._paid[labels.place]
-        found: Ints = (labels.cost << self._shift) + priced + behind
-        return found
 
 
 def _sums_from(values: Ints) -> Ints:

@@ -101,7 +101,7 @@ def test_what_a_stage_runs_for_certain_is_what_its_work_counts(count):
 
 
 @pytest.mark.parametrize(("objective", "percent"), [("bottleneck", 66), ("step", 13)])
-@counts(150, 600, quick=24)
+@counts(72, 600, quick=24)
 @pytest.mark.usefixtures("chosen")
 def test_stages_one_by_one_raise_the_bound_to_no_more_than_the_optimum(count, objective, percent):
     tight = priced = plans = 0
