@@ -15,7 +15,7 @@ from fx_bridge.storages.mutations import memory_of
 from solver import Device, PartitionError, PartitionPlan, problem_from_digraph
 from solver.model.job import Job
 from solver.serving.metrics import evaluate_phases
-from tests.support.problem_counts import samples
+from tests.support.problem_counts import nightly, samples
 from tests.support.serving_models import (
     BATCH,
     CHUNKS,
@@ -104,7 +104,7 @@ def test_windows_keep_what_a_call_looks_back_on(family, chunks):
         capture_phases(step, (max(chunks) + 1,))
 
 
-@pytest.mark.parametrize("count", samples((2, 3, 5), {3}))
+@pytest.mark.parametrize("count", [3, *nightly((2, 5))])
 @pytest.mark.parametrize("family", KINDS)
 def test_placed_on_devices_it_makes_the_same_tokens(family, count):
     _, _, graphs, job, (tokens, _) = served(family)

@@ -48,8 +48,8 @@ SETTINGS = {
 # Two devices at most, of which one may be the host: a solver takes a third of the time.
 TWO_DEVICES = {"most_devices": 2, "drawn_plans": 3}
 LARGER = {"min_operators": 6, "max_operators": 7, "objective": ("bottleneck",)}
-# With --deep the tests look at block 0 of each kind, and at these of two devices: 2,000 problems.
-BLOCKS_OF_TWO = samples(range(1, 10), {1})
+# With --deep the tests look at block 0 of each kind, and at these of two devices: 925 problems.
+BLOCKS_OF_TWO = [*samples(range(1, 5), {1}), *nightly(range(5, 10))]
 FIRST = [pytest.param(kind, 0, marks=() if kind == "any" else DEEP) for kind in SETTINGS]
 NIGHTLY = itertools.product([*SETTINGS, "larger"], range(1_000, 1_100))
 
