@@ -47,7 +47,7 @@ def known_values(
     """Compute known values in traced calls of `model` within the block.
 
     `constants` has the values of fixed inputs, by path
-    (:func:`~fx_bridge.capture.model.constants.named_leaves`). If the trace is of `real` tensors,
+    (:func:`~fx_bridge.capture.model.call.named_leaves`). If the trace is of `real` tensors,
     reads of values that are not known are errors. Raises RuntimeError on exit if forward changes a
     buffer whose value decided the computation.
     """
