@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
-from experiments.planners.registry import PLANNERS
+from experiments.planners.registry import PLANNERS, check_planner
+from experiments.planners.steps import check_step
 from experiments.problems.devices import DeviceSet
 from experiments.problems.request import ProblemRequest
 from solver import SOLVERS, SolveLimits
@@ -32,6 +33,12 @@ class CompareSettings:
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     without: tuple[str, ...] = ()
     check_splits: SplitChecks = "best"
+
+    def __post_init__(self) -> None:
+        for name in self.planners:
+            check_planner(name)
+        for name in self.without:
+            check_step(name)
 
 
 def default_planners(

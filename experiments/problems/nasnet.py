@@ -108,7 +108,7 @@ class _Network:
     def cell_parts(
         self, channels: int, side: int
     ) -> tuple[Callable[[_Value, int], _Value], Callable[[_Value], _Value]]:
-        """Return what adds a separable convolution, of a size, and a pool to a cell."""
+        """Return functions that add a separable convolution and a pool to a cell."""
         return (
             lambda source, size: self.separable(source, size, channels, side),
             lambda source: self.op("pool", (source,), channels, side),

@@ -487,6 +487,11 @@ def test_devices_pins_and_outputs_mean_the_same_on_all_roads(road, tmp_path, ans
         assert "rotations" not in {step["step"] for step in found["log"]}
     # What crosses to the last device takes longer by a slow link.
     assert values[0] > values[1]
+    file = devices_file(tmp_path, *fast, memory="800KB")
+    words = [*ROADS[road], "--devices", file, "--time-limit", "0.5", "--deterministic", "--solver"]
+    best, greedy = (answer([*words, solver]) for solver in ("auto", "greedy"))
+    key = "value" if "value" in best else "objective"
+    assert 0 < best[key] <= greedy[key]
     assert f"<h1>{MODEL}" in page.read_text(encoding="utf-8")
     stages = answer(["split", MODEL, "--plan", out])["stages"]
     for module, device in (("embed_tokens", "cuda:0"), ("lm_head", "cuda:2")):

@@ -331,3 +331,9 @@ def test_rules_for_what_runs_again_are_asked_where_something_may(tmp_path):
         assert ours.status == ("optimal" if expected else "infeasible")
         assert all(row.status in ("feasible", "unknown") for row in asked.values())
         assert all(row.objective >= ours.objective for row in asked.values() if row.feasible)
+
+
+@pytest.mark.parametrize("unknown", [{"planners": ("nope",)}, {"without": ("nope",)}], ids=str)
+def test_names_of_planners_and_steps_are_checked_before_anything_runs(unknown):
+    with pytest.raises(PartitionError, match="'nope'"):
+        CompareSettings(**unknown)
